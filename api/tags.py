@@ -95,6 +95,8 @@ class TagRoutes:
             reply = await self._flow_service.split_tag(
                 call.tenant_id, flow_id, order, respond=respond, idempotency=call.idempotency
             )
+            if guard is not None:
+                await self._rollouts.judge(call.tenant_id, flow_id, tag)
         return answer_response(reply)
 
     async def get_outcomes(self, call: Call) -> Response:

@@ -77,6 +77,7 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[jobs.Job
         "relay": relay.relay,
         "deliver": delivery.deliver,
         "archive": parts.journal.archive,
+        "prune": parts.journal.prune,
     }
 
 

@@ -44,6 +44,7 @@ from api.replays import ReplayRoutes
 from api.scores import ScoreRoutes
 from api.tags import TagRoutes
 from api.tries import TryRoutes
+from flow_engine.errors import RetryLater
 from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.clock import Clock, SystemClock
 from flow_engine.ports.designer_help import UnconfiguredRewriter
@@ -58,7 +59,7 @@ from flow_engine.runtime.platform import Platform
 from flow_engine.testing.report import ScenarioVerdict
 from flow_engine.testing.tries import Tries, TryLimits, TryParts
 from flow_engine.use_cases.agent_runs import AgentRuns
-from flow_engine.use_cases.archiving import KeptJournal
+from flow_engine.use_cases.archiving import KeptJournal, prune_due
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.dialogue import DialogueService
@@ -84,7 +85,7 @@ from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionSto
 from memory.call_budget import RedisCallBudget
 from memory.connection import RedisMemory, connect
 from memory.operations import OwnProcess
-from memory.schedule import RedisDeadLetters
+from memory.schedule import RedisDeadLetters, RedisJobSchedule
 from service import late
 from service.background import JobDependencies, job_runners, reading_with
 from service.observing import KeptCalls, ObservedCalls, PrometheusObserver, Watch, own_observer
@@ -145,7 +146,8 @@ def kept_journal(
     sqlite = isinstance(connection, SqliteDatabase)
     archive = SqliteArchive(connection) if sqlite else MongoArchive(connection)
     kept = timedelta(days=settings.journal_days)
-    return KeptJournal(memory.journal, archive, versions, clock, kept)
+    schedule = RedisJobSchedule(memory.driver).schedule
+    return KeptJournal(memory.journal, archive, versions, clock, kept, schedule)
 
 
 def agent_runs(database: FlowDatabase, clock: Clock) -> AgentRuns:
@@ -236,6 +238,8 @@ def build_service(
             stack.push_async_callback(outbound.aclose)
             stack.push_async_callback(model.aclose)
             await stack.enter_async_context(service.opened())
+            with suppress(RetryLater):  # what was to be removed while nothing ran, or was known to nobody
+                await RedisJobSchedule(memory.driver).schedule(prune_due(clock.now() - timedelta(hours=1)))
             await stack.enter_async_context(watch.running())
             yield
 
@@ -275,7 +279,10 @@ def assemble(
         quiet_bytes=2 * settings.held_bytes,
         archive=journal,
     )
-    rollouts = Rollouts(flow_service, memory.outcomes, dependencies.clock)
+    rollouts = Rollouts(
+        *(flow_service, memory.outcomes, dependencies.clock, memory.conversations, memory.listing),
+        RedisJobSchedule(memory.driver).schedule,
+    )
     transactor, metrics = Transactor(shared), Metrics(observer.registry)
     agents = Conversations(transactor, shared), DialogueService(transactor, shared)
     recordings = Recordings(versions, journal, memory.listing)

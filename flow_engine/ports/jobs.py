@@ -17,15 +17,16 @@ import msgspec
 
 from flow_engine.ports.dialogue import ConversationRef, encoded_id
 
-JobKind = Literal["relay", "deliver", "mine", "conclude", "expire", "routing", "archive", "cti"]
+JobKind = Literal["relay", "deliver", "mine", "conclude", "expire", "routing", "archive", "prune", "cti"]
 
 
 class Job(msgspec.Struct, frozen=True):
     """`relay` sends the outbox on, `deliver` what of it waits for the webhook, `mine` reads the last user
     turn, `conclude` an ended contact (`subject` is its id; empty: what conversations that were started
     anew have left behind), `expire` ends a conversation whose time limit has passed, `routing` fails a
-    transfer that found nobody in time, `archive` copies the journal of a closed conversation. `cti` takes
-    in an entry of the core CTI's stream (`subject` is its id)."""
+    transfer that found nobody in time, `archive` copies the journal of a closed conversation, `prune` removes
+    archived ones whose term is over (of no conversation; `subject` is the hour). `cti` takes in an entry of
+    the core CTI's stream (`subject` is its id)."""
 
     kind: JobKind
     conversation: ConversationRef

@@ -3,23 +3,31 @@
 1. A commit to a closed conversation leaves a job, which copies what the archive has not yet: at least once,
    and the same again changes nothing.
 2. While Redis knows a conversation, it is asked; the archive only of one that Redis has forgotten.
-3. What ended longer ago than it is kept is not told, and is removed by the jobs that follow.
+3. What ended longer ago than it is kept is not told, and is removed by a job of the hour in which the term
+   ends: each archiving writes that down, and all of an hour make one.
 4. An erasure leaves word in the archive, so that a job that has read the journal before it brings nothing
    back.
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.flow_store import ArchivedPart, ArchiveTerm, JournalArchive
-from flow_engine.ports.jobs import Job
+from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.runtime.journal import ConversationJournal, JournalEntry, states_of
+from flow_engine.use_cases.delivery import Schedule
 from flow_engine.use_cases.versions_in_use import Versions
 
 PRUNED_AT_ONCE = 200
-"""Parts that an archiving removes of conversations that ended too long ago: more than it adds."""
+"""Parts that one statement removes."""
+
+
+def prune_due(kept_until: datetime) -> DueJob:
+    """The removal of what is kept until then (UTC), at the end of that hour."""
+    hour = kept_until.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    return DueJob(Job("prune", ConversationRef("", ""), f"{hour:%Y-%m-%dT%H}"), hour)
 
 
 class KeptJournal:
@@ -33,12 +41,14 @@ class KeptJournal:
         versions: Versions,
         clock: Clock,
         kept: timedelta,
+        schedule: Schedule,
     ) -> None:
         self._versions = versions
         self._journal = journal
         self._archive = archive
         self._clock = clock
         self._kept = kept
+        self._schedule = schedule
 
     async def after(self, conversation: ConversationRef, seq: int, *, at_most: int) -> Sequence[JournalEntry]:
         entries = await self._journal.after(conversation, seq, at_most=at_most)
@@ -111,9 +121,14 @@ class KeptJournal:
             asked = self._journal.unpacked(parts[0])[0].input
             origin = str(asked["conversationId"]) if asked["op"] == "fork" else ""
             term = await self._term(conversation, self._journal.unpacked(fresh[-1]))
+            await self._schedule(prune_due(term.kept_until))
             await self._archive.put(conversation, fresh, origin, term)
-        now = self._clock.now()
-        await self._archive.prune(now, at_most=PRUNED_AT_ONCE, erased_before=now - self._kept)
+
+    async def prune(self, job: Job) -> None:
+        """Handler of `prune` jobs: removes everything whose term is over by now."""
+        now, gone = self._clock.now(), PRUNED_AT_ONCE
+        while gone == PRUNED_AT_ONCE:
+            gone = await self._archive.prune(now, at_most=PRUNED_AT_ONCE, erased_before=now - self._kept)
 
     async def _term(self, conversation: ConversationRef, entries: Sequence[JournalEntry]) -> ArchiveTerm:
         """By the days of this service, or by the version's retention where that is shorter."""

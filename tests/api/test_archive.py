@@ -10,6 +10,7 @@ import pytest
 
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
+from flow_engine.use_cases import archiving
 from memory.schedule import RedisJobSchedule
 from tests.api.harness import Scene, clinic, entry, open_scene
 
@@ -101,17 +102,34 @@ async def schedule(scene: Scene) -> None:
     assert await scene.work() >= 1
 
 
-async def test_after_its_days_it_is_unknown_and_the_next_archiving_takes_it_away(scene: Scene) -> None:
+async def test_after_its_days_it_is_unknown_and_a_job_of_its_own_takes_it_away(scene: Scene) -> None:
     await ended(scene)
     await forget(scene)
     scene.clock.advance(days=30, seconds=1)
     for path in PARTS:
         assert (await get(scene, path)).status_code == 404, path
     assert len(await archived(scene)) == 1
-    await scene.started(conversationId="conv-2", contactId="call-2")
-    await scene.end(conversationId="conv-2", contactId="call-2")
+    assert await jobs(scene) == ["prune:::2026-02-14T10"]  # ended at 09:30, 30 days before
+    scene.clock.advance(minutes=30)
+    assert await scene.work() == 1
+    assert await archived(scene) == []
+    assert await jobs(scene) == []
+
+
+async def test_all_that_ends_within_an_hour_is_removed_by_one_job(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:  # journal: archive
+    monkeypatch.setattr(archiving, "PRUNED_AT_ONCE", 2)
+    for number in range(5):
+        own = {"conversationId": f"c{number}", "contactId": f"call-{number}"}
+        await scene.started(**own)
+        await scene.end(**own)
     await worked(scene)
-    assert [row[0] for row in await archived(scene)] == ["conv-2"]
+    assert len(await archived(scene)) == 5
+    assert [name for name in await jobs(scene) if name.startswith("prune")] == ["prune:::2026-02-14T10"]
+    scene.clock.advance(days=31)
+    await scene.work()
+    assert await archived(scene) == []
 
 
 async def test_another_conversation_under_the_id_takes_the_place(scene: Scene) -> None:

@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 
+from flow_engine.idempotency import FinalReply
 from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.flow_store import Guard
 from flow_engine.ports.jobs import Job
 from flow_engine.ports.outbound import OutboundReply
 from flow_engine.use_cases.background import BackgroundWork
+from flow_engine.use_cases.publishing import SplitOrder
+from flow_engine.use_cases.splits import ShareOrder
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from service.wiring import FlowDatabase
 from tests.api.harness import HANDLER, Scene, clinic, open_scene, over_many_contacts
+from tests.api.test_privacy import sent_on
 from tests.flow_engine.listening.test_mining import Model, says, working_on
 
 pytestmark = pytest.mark.anyio
@@ -75,6 +80,11 @@ class Rollout:
         """Those of a rollback in these conversations' outboxes."""
         found = [event for each in conversations for event in await self.scene.events(each)]
         return [e for e in found if e.get("body", {}).get("subtype") == "rollout_rolled_back"]
+
+    async def told(self) -> list[Any]:
+        """Word of a rollback in the reporting stream."""
+        sent = await sent_on(self.scene)
+        return [e for e in sent if e["body"]["subtype"] == "rollout_rolled_back"]
 
 
 @asynccontextmanager
@@ -214,8 +224,8 @@ class TestOutcomes:
     async def test_a_task_that_a_person_takes_over_is_a_transfer_for_good(self) -> None:
         async with rolling() as rollout:  # journal: humanTransfers
             await rollout.split()
-            versions = [await rollout.started(name) for name in ("c1", "c2")]
-            assert len({*versions}) == 1, "choose names of one side"
+            person = {"contact": {"personId": "ada"}}  # who stays on one side
+            versions = [await rollout.started(name, **person) for name in ("c1", "c2")]
             for name, outcomes in (("c1", ("taken_over", "released")), ("c2", ())):
                 own = {"conversationId": name, "contactId": f"call-{name}"}
                 await rollout.scene.changed("supervised", **own)
@@ -323,6 +333,13 @@ class TestGuard:
             await rollout.ended(name, work)
         return conversations
 
+    async def _guard_quietly(self, rollout: Rollout) -> None:
+        """As a process does that dies before it judges."""
+        flows = rollout.work._dependencies.rollouts._flow_service
+        sides = tuple(ShareOrder(version, 50) for version in ("version-1", "version-2"))
+        order = SplitOrder("prod", sides, "ada", Guard("refused", 0.2, 3))
+        await flows.split_tag("default", rollout.flow_id, order, respond=lambda flow: FinalReply(200, b""))
+
     async def test_a_worse_version_is_rolled_back_once_and_told(self) -> None:  # shown 4
         async with rolling() as rollout:
             await rollout.split(guard=GUARD)
@@ -348,11 +365,42 @@ class TestGuard:
             tag = (await rollout.scene.http.get("/v1/flows")).json()[0]["tags"]
             assert [each["rolledBack"] for each in tag if each["tag"] == "prod"] == [outcomes["rolledBack"]]
 
-    async def test_several_processes_that_notice_it_at_once_roll_back_once(self) -> None:
+    async def test_a_guard_that_is_set_judges_what_was_counted_before(self) -> None:  # journal: guard
         async with rolling() as rollout:
             await rollout.split()
             conversations = await self._until_worse(rollout)
             await rollout.split(guard=GUARD)
+            assert (await rollout.outcomes())["rolledBack"]["versionId"] == "version-2"
+            assert {await rollout.started(f"after-{number}") for number in range(8)} == {"version-1"}
+            assert await rollout.events(*conversations) == []
+            await rollout.scene.work()
+            assert len(await rollout.told()) == 1
+            rollout.scene.clock.advance(seconds=5)
+            for each in conversations:
+                await rollout.concluded(each)
+            await rollout.scene.work()
+            assert len(await rollout.told()) == 1
+
+    async def test_a_guard_that_nothing_breaches_changes_nothing(self) -> None:  # journal: guard
+        async with rolling() as rollout:
+            await rollout.split()
+            await self._until_worse(rollout)
+            await rollout.split(guard={**GUARD, "minimum": 400})
+            assert (await rollout.outcomes())["rolledBack"] is None
+
+    async def test_it_is_rolled_back_also_where_no_conversation_is_left_to_tell_it(self) -> None:
+        async with rolling() as rollout:  # journal: guard
+            await rollout.split()
+            for each in await self._until_worse(rollout):
+                await rollout.scene.http.delete(f"/v1/conversations/{each}")
+            await rollout.split(guard=GUARD)
+            assert (await rollout.outcomes())["rolledBack"]["versionId"] == "version-2"
+
+    async def test_several_processes_that_notice_it_at_once_roll_back_once(self) -> None:
+        async with rolling() as rollout:
+            await rollout.split()
+            conversations = await self._until_worse(rollout)
+            await self._guard_quietly(rollout)
             works = [working_on(rollout.scene) for _ in conversations]
             at_once = zip(conversations, works, strict=True)
             await asyncio.gather(*(rollout.concluded(each, work) for each, work in at_once))
@@ -362,7 +410,7 @@ class TestGuard:
         async with rolling() as rollout:
             await rollout.split()
             conversations = await self._until_worse(rollout)
-            await rollout.split(guard=GUARD)
+            await self._guard_quietly(rollout)
             memory, last = rollout.scene.memory.conversations, ConversationRef("default", conversations[-1])
             loaded = await memory.load(last, with_turns=True)
             runner = await rollout.work._transactor.resume(last, loaded)

@@ -24,6 +24,7 @@ from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flow_engine.values import JsonValue
+from memory.schedule import RedisJobSchedule
 from system_prompts.loader import load_system_prompts
 from tests.api.harness import BASE_URL, HANDLER, Scene, clinic, entry, multi_contact, open_scene
 from tests.flow_engine.documents.samples import JsonObject
@@ -67,7 +68,10 @@ def rollouts_of(scene: Scene) -> Rollouts:
     flow_service = FlowService(
         flows=scene.flows.flows, versions=scene.flows.versions, clock=scene.clock, new_id=lambda: "unused"
     )
-    return Rollouts(flow_service, scene.memory.outcomes, scene.clock)
+    memory, schedule = scene.memory, RedisJobSchedule(scene.memory.driver).schedule
+    return Rollouts(
+        *(flow_service, memory.outcomes, scene.clock, memory.conversations, memory.listing), schedule
+    )
 
 
 def dependencies_of(scene: Scene) -> ConversationDependencies:
