@@ -92,9 +92,7 @@ class Rollouts:
         rollout = loaded.mining.rollout
         if rollout is None:
             return None
-        # Of a conversation, without telling its name.
-        whole = f"{session.tenant_id}\n{session.conversation_id}\n{session.started_at.isoformat()}"
-        own = sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        own = _digest(session)
         order = FINAL if final else loaded.revision + loaded.mining_revision
         counted = CountedConversation(
             rollout.split_id, session.version_id, own, order, counts_of(runner, conclusions)
@@ -166,3 +164,9 @@ def rolled_back_reply(rolled_back: RolledBack | None) -> RolledBackReply | None:
     return RolledBackReply(
         versionId=rolled_back.version_id, metric=rolled_back.metric, at=utc_text(rolled_back.at)
     )
+
+
+def _digest(session: Session) -> str:
+    """Of a conversation, without telling its name."""
+    whole = f"{session.tenant_id}\n{session.conversation_id}\n{session.started_at.isoformat()}"
+    return sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:32]
