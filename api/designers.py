@@ -225,7 +225,7 @@ class DesignerRoutes:
             return json_response(Verdict(valid=False, errors=findings_reply(refused.findings), warnings=[]))
         return json_response(Verdict(valid=True, errors=[], warnings=findings_reply(submission.warnings)))
 
-    def endpoints(self) -> list[Endpoint]:
+    def _flows_themselves(self) -> list[Endpoint]:
         return [
             Endpoint(
                 method="GET",
@@ -271,6 +271,11 @@ class DesignerRoutes:
                 keyed=True,
                 body_example={"name": "Bookings 2026", "updatedBy": "ada"},
             ),
+        ]
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            *self._flows_themselves(),
             Endpoint(
                 method="GET",
                 path="/flows/{flow_id}/history",

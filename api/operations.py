@@ -118,7 +118,6 @@ class OperationsRoutes:
         return json_response(await self._operations.live(call.tenant_id))
 
     def endpoints(self) -> list[Endpoint]:
-        before = Parameter("before", "The 'nextBefore' of the page before")
         return [
             _get(
                 "/operations", self.overview, "Stores, processes and what waits to be done", OperationsReply
@@ -147,7 +146,7 @@ class OperationsRoutes:
                 self.events,
                 "Events of the reporting stream, the newest first",
                 EventsReply,
-                before,
+                _BEFORE,
                 _LIMIT,
             ),
             _get(
@@ -155,7 +154,7 @@ class OperationsRoutes:
                 self.model_calls,
                 "Calls of language models, the newest first, with what they cost",
                 ModelCallsReply,
-                before,
+                _BEFORE,
                 _LIMIT,
             ),
             Endpoint(
@@ -170,6 +169,7 @@ class OperationsRoutes:
         ]
 
 
+_BEFORE = Parameter("before", "The 'nextBefore' of the page before")
 _LIMIT = Parameter(
     "limit",
     f"Rows of a page, {ROWS} if not given",

@@ -161,20 +161,6 @@ class Supervisor:
         theirs.close()
         self._workers.append(_Worker(slot, process, ours, time.monotonic()))
 
-    def _became_ready(self, worker: _Worker) -> None:
-        worker.ready = True
-        log.info("worker_ready", pid=worker.process.pid, worker=worker.slot)
-        for other in self._workers:
-            if other is not worker and other.slot == worker.slot and not other.leaving:
-                other.leaving, other.killed_at = True, time.monotonic() + GRACE_S
-                _send(other, LEAVE)
-        if not self._served:
-            self._served = True
-            self._starts_at |= dict.fromkeys(range(1, len(self._sockets)), 0.0)
-        if len({each.slot for each in self._workers if each.ready}) == len(self._sockets):
-            self._all_ready()
-            self._all_ready = lambda: None
-
     def _ended(self, worker: _Worker, status: int) -> None:
         self._workers.remove(worker)
         self._close(worker)
@@ -220,7 +206,18 @@ class Supervisor:
                 message = worker.channel.recv_bytes()
                 match message[:1]:
                     case b"r":
-                        self._became_ready(worker)
+                        worker.ready = True
+                        log.info("worker_ready", pid=worker.process.pid, worker=worker.slot)
+                        for other in self._workers:
+                            if other is not worker and other.slot == worker.slot and not other.leaving:
+                                other.leaving, other.killed_at = True, time.monotonic() + GRACE_S
+                                _send(other, LEAVE)
+                        if not self._served:
+                            self._served = True
+                            self._starts_at |= dict.fromkeys(range(1, len(self._sockets)), 0.0)
+                        if len({each.slot for each in self._workers if each.ready}) == len(self._sockets):
+                            self._all_ready()
+                            self._all_ready = lambda: None
                     case b"a":
                         self._asking.append(worker)
                     case _:

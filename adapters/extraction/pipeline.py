@@ -68,12 +68,6 @@ def extract(request: ExtractionRequest) -> Mapping[str, JsonValue]:
         **enums(turn, found_numbers),
         **_booleans(turn),
     }
-    return _canonical(raw, request, region)
-
-
-def _canonical(
-    raw: Mapping[str, JsonValue], request: ExtractionRequest, region: str
-) -> Mapping[str, JsonValue]:
     values: dict[str, JsonValue] = {}
     for spec in request.variables:
         if spec.id not in raw:

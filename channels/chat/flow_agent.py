@@ -270,7 +270,21 @@ class FlowAgents:
     async def _asked_model(self, talk: _Talk, scene: _Scene) -> models.LLMAnswer:
         """The model's turn; its text is shown while it comes."""
         asked, row = talk.asked, talk.agent.effective.row
-        await self._refresh(talk, scene)
+        # The prompt of the moment, which knows the values of what was just said; and all of the task where
+        # the conversation has gone on to another one.
+        conversation_id = talk.contact.conversation_id
+        tagged = await self._engine.prompt(conversation_id, wait_ms=PROMPT_WAIT_MS)
+        if talk.commands:
+            scene.data = await self._enter(talk)
+            scene.tools = await talk.toolbox.of_task(scene.data)
+            talk.said += [models.Message("user", command) for command in talk.commands]
+            talk.commands.clear()
+        elif tagged is not None:
+            reachable = scene.data.reachable_tasks
+            if any(task.required_variables for task in reachable):
+                reachable = with_missing(reachable, await self._engine.memory(conversation_id))
+            changes = {"prompt": tagged.reply.prompt, "reachable_tasks": reachable}
+            scene.data = scene.data.model_copy(update=changes)
         change = change_task_declaration(scene.data.reachable_tasks, scene.data.returns_to)
         declared = [tool.declaration() for tool in scene.tools.tools]
         request = models.LLMRequest(
@@ -295,23 +309,6 @@ class FlowAgents:
             conversation=asked.conversation,
         )
         return await shown(self._model, request, talk.run)
-
-    async def _refresh(self, talk: _Talk, scene: _Scene) -> None:
-        """The prompt of the moment, which knows the values of what was just said; and all of the task where
-        the conversation has gone on to another one."""
-        conversation_id = talk.contact.conversation_id
-        tagged = await self._engine.prompt(conversation_id, wait_ms=PROMPT_WAIT_MS)
-        if talk.commands:
-            scene.data = await self._enter(talk)
-            scene.tools = await talk.toolbox.of_task(scene.data)
-            talk.said += [models.Message("user", command) for command in talk.commands]
-            talk.commands.clear()
-        elif tagged is not None:
-            reachable = scene.data.reachable_tasks
-            if any(task.required_variables for task in reachable):
-                reachable = with_missing(reachable, await self._engine.memory(conversation_id))
-            changes = {"prompt": tagged.reply.prompt, "reachable_tasks": reachable}
-            scene.data = scene.data.model_copy(update=changes)
 
     async def _called(self, talk: _Talk, scene: _Scene, call: models.ToolCall) -> FinalState | None:
         """Runs a call of the model. The state that ends the answer, None where it goes on."""

@@ -72,7 +72,20 @@ class HttpCaller:
         """The JSON of the reply, its text where it is no JSON, None where it is empty. `body` stands in for
         the request's own one. Raises CallFailed after `timeout_s` seconds, for a status from 300 on, and for
         an address that is not allowed."""
-        prepared = _prepare(request, scope, body)
+        params = request.params.render(scope) if request.params else None
+        try:
+            url = request.url.render(scope, params.items() if isinstance(params, dict) else ())
+        except templates.Unresolved as error:
+            raise CallFailed(f"the request needs a value for {error.placeholder}") from error
+        if body is None and request.body is not None:
+            body = request.body.render(scope)
+        try:
+            content = b"" if body is None else orjson.dumps(body)
+        except orjson.JSONEncodeError as error:
+            raise CallFailed("the request cannot be written as JSON") from error
+        own = ((name, template.render(scope)) for name, template in request.headers.items())
+        headers = {name: placeholders.as_text(value) for name, value in own if value is not None}
+        prepared = _Prepared(url, {**_HEADERS, **(_BODY_HEADERS if content else {}), **headers}, content)
         _log.debug("http_request", url=prepared.url, body=prepared.content.decode(), **self.log_fields)
         started = self.monotonic()
         status: int | None = None
@@ -149,23 +162,6 @@ def _masked_segment(segment: str, caller: str) -> str:
 
 def _digits(text: str) -> str:
     return "".join(character for character in text if character.isdecimal())
-
-
-def _prepare(request: documents.HttpRequest, scope: Scope, body: JsonValue) -> _Prepared:
-    params = request.params.render(scope) if request.params else None
-    try:
-        url = request.url.render(scope, params.items() if isinstance(params, dict) else ())
-    except templates.Unresolved as error:
-        raise CallFailed(f"the request needs a value for {error.placeholder}") from error
-    if body is None and request.body is not None:
-        body = request.body.render(scope)
-    try:
-        content = b"" if body is None else orjson.dumps(body)
-    except orjson.JSONEncodeError as error:
-        raise CallFailed("the request cannot be written as JSON") from error
-    own = ((name, template.render(scope)) for name, template in request.headers.items())
-    headers = {name: placeholders.as_text(value) for name, value in own if value is not None}
-    return _Prepared(url, {**_HEADERS, **(_BODY_HEADERS if content else {}), **headers}, content)
 
 
 def _read(reply: OutboundReply) -> JsonValue | CallFailed:

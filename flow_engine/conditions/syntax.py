@@ -132,7 +132,27 @@ class Parser(ABC, Generic[T]):
         opening = self.reader.current
         negated, grouped = self.reader.at_word("not"), self.reader.at_sign("(")
         if not negated and not grouped:
-            return self._leaf(opening.at)
+            reader = self.reader
+            left = self.operand()
+            if reader.at_sign(*COMPARISONS):
+                return Comparison(
+                    left, reader.advance().text, self.operand(), self._text[opening.at : reader.end]
+                )
+            inside = not reader.at_word("not")
+            if not inside:
+                reader.advance()
+            if reader.at_word("in"):
+                reader.advance()
+                members = self.collection()
+                return Membership(
+                    left,
+                    self._members() if members is None else members,
+                    inside,
+                    self._text[opening.at : reader.end],
+                )
+            if not inside:
+                raise reader.unexpected("`in`")
+            return Lone(left, self._text[opening.at : reader.end])
         self._depth += 1
         if self._depth > MAX_NESTING:
             raise self.reader.mistake(f"accepted are at most {MAX_NESTING} levels", opening.at)
@@ -144,27 +164,6 @@ class Parser(ABC, Generic[T]):
             self.reader.expect(")", "and, or, ')'")
         self._depth -= 1
         return node
-
-    def _leaf(self, start: int) -> Node[T]:
-        reader = self.reader
-        left = self.operand()
-        if reader.at_sign(*COMPARISONS):
-            return Comparison(left, reader.advance().text, self.operand(), self._text[start : reader.end])
-        inside = not reader.at_word("not")
-        if not inside:
-            reader.advance()
-        if reader.at_word("in"):
-            reader.advance()
-            members = self.collection()
-            return Membership(
-                left,
-                self._members() if members is None else members,
-                inside,
-                self._text[start : reader.end],
-            )
-        if not inside:
-            raise reader.unexpected("`in`")
-        return Lone(left, self._text[start : reader.end])
 
     def _members(self) -> tuple[T, ...]:
         reader = self.reader

@@ -104,12 +104,7 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
     plans = {task.id: plan_of(task, version.ways_from(task)) for task in version.tasks}
     variables = VariableIndex(
         VariableSpec(
-            v.id,
-            v.name,
-            v.type,
-            prompt=v.prompt,
-            enum_values=tuple(v.enum_values),
-            sensitive=v.sensitive,
+            v.id, v.name, v.type, prompt=v.prompt, enum_values=tuple(v.enum_values), sensitive=v.sensitive
         )
         for v in version.variables
     )

@@ -183,12 +183,10 @@ class Tries:
         await self._parts.designing.flows.get_flow(tenant_id, flow_id)
         kept = await self._parts.store.load(tenant_id, try_id)
         record = None if kept is None else msgspec.json.decode(kept.record, type=TryRecord)
-        if kept is None or record is None or record.flow_id != flow_id or self._is_over(kept):
+        is_over = kept is not None and kept.expires_at <= self._parts.clock.now()
+        if kept is None or record is None or record.flow_id != flow_id or is_over:
             raise LookElsewhere("try_unknown", f"there is no try {try_id!r} of this flow, or not any more")
         return kept, record
-
-    def _is_over(self, kept: KeptTry) -> bool:
-        return kept.expires_at <= self._parts.clock.now()
 
     async def _turn(self, tenant_id: str, try_id: str, document: bytes, record: TryRecord) -> _Turn:
         parts = self._parts
@@ -241,10 +239,15 @@ class _Turn:
         async def act(action: AgentAction) -> Outcome:
             return await self.do(step_of(action))
 
+        # What the model has heard and said in this contact, from the command that opened it.
+        trial = self.trial
+        own = [turn for turn in trial.memory.state.turns if turn.contact_id == trial.contact_id]
+        opened = next((each["command"] for each in self.actions if each["kind"] == "contact"), None)
+        history = [Message("user", opened or "/start"), *map(_message, own)]
         try:
             await agent_turn(
                 self._background.model,
-                self._history(),
+                history,
                 self._prompt,
                 act,
                 purpose="try",
@@ -252,13 +255,6 @@ class _Turn:
             )
         except ModelFailed as failure:
             self.failed = str(failure)
-
-    def _history(self) -> list[Message]:
-        """What a model has heard and said in this contact, from the command that opened it."""
-        trial = self.trial
-        own = [turn for turn in trial.memory.state.turns if turn.contact_id == trial.contact_id]
-        opened = next((each["command"] for each in self.actions if each["kind"] == "contact"), None)
-        return [Message("user", opened or "/start"), *map(_message, own)]
 
     async def _prompt(self) -> str:
         return compose_prompt(await self.trial.runner()).text

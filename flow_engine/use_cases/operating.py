@@ -223,7 +223,8 @@ class Operations:
         rows = [
             EventRow(
                 id=entry_id,
-                at=_at(entry_id),
+                # An entry's id begins with milliseconds since 1970.
+                at=utc_text(_EPOCH + timedelta(milliseconds=int(entry_id.partition("-")[0]))),
                 kind=fields["kind"].decode(),
                 conversationId=fields["conversation"].decode(),
                 event=orjson.loads(fields["event"]),
@@ -283,8 +284,3 @@ def _checked(before: str | None) -> str | None:
         return before
     message = "'before' is the 'nextBefore' of the page before"
     raise CorrectTheInput("before_invalid", message, [Finding("", "before_invalid", message)])
-
-
-def _at(entry_id: str) -> str:
-    """An entry's id begins with milliseconds since 1970."""
-    return utc_text(_EPOCH + timedelta(milliseconds=int(entry_id.partition("-")[0])))
