@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import orjson
@@ -243,7 +244,8 @@ def _drawn(document: bytes, draw: Callable[[FlowVersion], _Diagram]) -> _Diagram
     return draw(FlowVersion.model_validate(orjson.loads(document)))
 
 
-SCHEMA_JSON = "application/schema+json"
+SCHEMA_JSON, PLAIN = "application/schema+json", "text/plain"
+_OVERVIEW = Path(__file__).parent / "llms.txt"
 # An editor that runs in a page of another origin may read it: it is the same for everybody.
 _SCHEMA_HEADERS = {"Cache-Control": "public, max-age=3600", "Access-Control-Allow-Origin": "*"}
 
@@ -254,8 +256,8 @@ def _encoded(schema: Callable[[], dict[str, Any]]) -> bytes:
 
 
 class SchemaRoutes:
-    """The JSON Schemas of flow versions and of recordings, at addresses that editors may keep. They need no
-    key."""
+    """The JSON Schemas of flow versions and of recordings, at addresses that editors may keep, and the
+    overview for models. They need no key."""
 
     async def flow_version(self, call: Call) -> Response:
         return Response(_encoded(version_schema), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
@@ -263,8 +265,21 @@ class SchemaRoutes:
     async def recording(self, call: Call) -> Response:
         return Response(_encoded(recording_schema), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
 
+    async def overview(self, call: Call) -> Response:
+        return Response(_OVERVIEW.read_bytes(), headers=_SCHEMA_HEADERS, media_type=PLAIN)
+
     def endpoints(self) -> list[Endpoint]:
-        return [
+        overview = Endpoint(
+            method="GET",
+            path="/llms.txt",
+            handler=self.overview,
+            summary="What there is to read about the service, for models",
+            audience="editors",
+            scopes=(),
+            reply=str,
+            media_types=(PLAIN,),
+        )
+        schemas = [
             Endpoint(
                 method="GET",
                 path=path,
@@ -284,3 +299,4 @@ class SchemaRoutes:
                 (f"/schemas/{name}.json", f"JSON Schema of {what}, the newest"),
             )
         ]
+        return [overview, *schemas]

@@ -84,7 +84,7 @@ EXPECTED: dict[str, set[str]] = {
     "POST /v1/agent-runs/{run_id}/reject": {AGENT},
     "GET /v1/key": set(ALL_SCOPES),
 }
-OPEN = re.compile(r"^GET /(health/|metrics$|schemas/)")
+OPEN = re.compile(r"^GET /(llms.txt$|health/|metrics$|schemas/)")
 
 
 @pytest.fixture

@@ -1,0 +1,83 @@
+"""The page for flow authors: what it shows is run, and it names all that a document may hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from flow_engine.documents import DocumentLimits
+from flow_engine.documents.json_schema import version_schema
+from flow_engine.use_cases.submissions import Submission, Submissions
+from service.scenarios import run_tests
+from system_prompts.loader import load_system_prompts
+from tests.api.harness import open_scene
+from tests.service_process import ROOT
+
+PAGE = (ROOT / "docs" / "flow-authoring.md").read_text(encoding="utf-8")
+LLMS = (ROOT / "llms.txt").read_text(encoding="utf-8")
+NOW = datetime(2026, 1, 15, tzinfo=UTC)
+
+
+def block(language: str) -> str:
+    [found] = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return found
+
+
+def checked(document: Any) -> Submission:
+    submissions = Submissions(load_system_prompts(), DocumentLimits(), lambda: "version-1")
+    return submissions.check(orjson.dumps(document), flow_id="tea", created_by="ada", now=NOW)
+
+
+def test_the_flow_of_the_page_is_saved_without_a_warning() -> None:  # console: flow authoring
+    assert checked(json.loads(block("json"))).warnings == ()
+
+
+def test_the_tests_of_the_page_pass_and_enter_every_task() -> None:
+    verdict = run_tests(checked(json.loads(block("json"))), "tea", block("yaml").encode())
+    assert [row["failure"] for row in verdict["scenarios"]] == [None] * 3
+    assert verdict["coverage"]["tasks"]["leftOut"] == ()
+
+
+@pytest.mark.parametrize("condition", block("conditions").strip().splitlines())
+def test_each_condition_of_the_page_is_one(condition: str) -> None:
+    document = json.loads(block("json"))
+    document["tasks"][1]["entryCondition"] = {"when": condition, "reason": "as the page has it"}
+    assert checked(document).entry.version_id == "version-1"
+
+
+def test_every_property_of_version_task_and_variable_is_on_the_page() -> None:
+    schema = version_schema()
+    definitions = schema["$defs"]
+    set_by_server = {"schemaVersion", "apiVersion"}
+    for properties in (
+        schema["properties"],
+        definitions["Task"]["properties"],
+        definitions["Variable"]["properties"],
+    ):
+        missing = [name for name in properties if f"`{name}" not in PAGE and name not in set_by_server]
+        assert missing == []
+
+
+def test_the_overview_for_models_leads_to_every_page_that_there_is() -> None:  # console: llms.txt
+    links = re.findall(r"\]\(([^)]+)\)", LLMS)
+    assert len(links) > 15
+    for link in links:
+        assert (ROOT / link).is_file(), link
+    assert re.match(r"# Flow Engine\n\n> .+", LLMS)
+    designers = ("flow-authoring", "flow-document", "flow-tests", "lint", "mcp", "replay", "trying")
+    assert {f"docs/{name}.md" for name in designers} <= set(links)
+
+
+@pytest.mark.anyio
+async def test_the_overview_for_models_is_served_as_it_stands() -> None:
+    async with open_scene() as scene:
+        reply = await scene.http.get("/llms.txt")
+        assert (reply.status_code, reply.text) == (200, LLMS)
+        assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+    assert (Path(ROOT) / "api" / "llms.txt").read_text(encoding="utf-8") == LLMS
