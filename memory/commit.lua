@@ -21,7 +21,8 @@
 -- `message` is what a message is known by: of its contact, and numbered in the order of arrival, so that the
 -- oldest are forgotten once there are more than `messages_kept`. Earlier releases knew it by its id alone,
 -- "1". Whoever listens on the channel is told of each change of the memory. `stamp` is of this commit alone;
--- the answer tells the state before and after it. Who expected a state, and lost, gets the newer one.
+-- the answer tells the state before and after it, the one before "" where it was the expected one. Who expected
+-- a state, and lost, gets the newer one.
 -- `journal` is the commit's entry, "" for none. Entries are numbered without gaps and kept in segments; the
 -- first of a segment stands beside the whole state before it, so the oldest segments make room as wholes.
 -- `journaled` is the stamp of the last commit with an entry: where another came after it, a segment begins.
@@ -29,69 +30,104 @@
 -- where they stay. The index has the newest `index_kept` conversations of a tenant by the ms of their start.
 -- `forked` is the whole state that a new conversation begins with, as `whole_state` writes it, `forked_turns` its
 -- messages in netstrings: what one is known by, the message, ...
-local state = {
-  key.snapshot, key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages,
-  key.journal, key.segments, key.outbox
-}
-local function revision(field)
-  return redis.call('HGET', key.snapshot, field) or '0'
-end
-local spread, AT_ONCE = table.unpack or unpack, 1000
-local function set_fields(hash, flat)
-  for i = 1, #flat, AT_ONCE do
-    redis.call('HSET', hash, spread(flat, i, math.min(i + AT_ONCE - 1, #flat)))
-  end
-end
-local function add_fields(hash, flat)
-  for i = 1, #flat, 2 do
-    redis.call('HSETNX', hash, flat[i], flat[i + 1])
-  end
+-- First all is read and worked out, then written, the fields of the snapshot at once and before all else: out of
+-- memory, Redis refuses only a script's first write, and never a DEL.
+-- The keys of a conversation expire together. A commit renews them once the snapshot has lost a hundredth of its
+-- lifetime, at most a minute; until then it gives what is left of it to keys that it makes.
+local reset, message_comes = arg.reset == '1', arg.message_id ~= ''
+local spread, AT_ONCE, RENEWED_AFTER_MS = table.unpack or unpack, 1000, 60000
+local known = known_of(key, {
+  'revision', 'stamp', 'memoryRevision', 'miningRevision', 'lastUserTurn', 'memoryUpdatedAt', 'mining', 'turnBytes',
+  'messages', 'seq', 'segment', 'segmentBytes', 'baseBytes', 'journaled', 'head'
+})
+local function number_of(field)
+  return tonumber(known[field] or '0')
 end
 
-local function remember_message()
-  local number = redis.call('HINCRBY', key.snapshot, 'messages', 1) + 1
-  redis.call('HSET', key.messages, arg.message, number)
-  local kept = tonumber(arg.messages_kept)
-  if redis.call('HLEN', key.messages) > kept then
-    local known = redis.call('HGETALL', key.messages)
-    for i = 1, #known, 2 do
-      if tonumber(known[i + 1]) <= number - kept / 2 then
-        redis.call('HDEL', key.messages, known[i])
+-- Fields of the snapshot as they will be, and those that it loses.
+local fields, lost = {}, {}
+local function put(field, value)
+  known[field], lost[field] = value, nil
+  fields[#fields + 1], fields[#fields + 2] = field, value
+end
+local function count(field)
+  put(field, string.format('%.0f', number_of(field) + 1))
+end
+
+-- Keys that were not there before.
+local made = {}
+local function set_fields(hash, flat)
+  local added = 0
+  for i = 1, #flat, AT_ONCE do
+    added = added + redis.call('HSET', hash, spread(flat, i, math.min(i + AT_ONCE - 1, #flat)))
+  end
+  return added
+end
+local function add_fields(hash, flat)
+  local added = 0
+  for i = 1, #flat, 2 do
+    added = added + redis.call('HSETNX', hash, flat[i], flat[i + 1])
+  end
+  return added
+end
+local function add_to_list(list, values)
+  local length = 0
+  for i = 1, #values, AT_ONCE do
+    length = redis.call('RPUSH', list, spread(values, i, math.min(i + AT_ONCE - 1, #values)))
+  end
+  if length == #values then
+    made[#made + 1] = list
+  end
+  return length
+end
+
+-- Earlier releases did not count the bytes of the turns.
+local function bytes_of_turns()
+  if reset or known.turnBytes then
+    return reset and 0 or number_of('turnBytes')
+  end
+  local bytes = 0
+  for _, turn in ipairs(redis.call('LRANGE', key.utterances, 0, -1)) do
+    bytes = bytes + #turn
+  end
+  return bytes
+end
+
+-- The newest turns are kept, as many and as large as is allowed.
+local function remember(message, number, turn)
+  redis.call('HSET', key.messages, message, number)
+  local turns = add_to_list(key.utterances, {turn})
+  if turns == 1 then
+    made[#made + 1] = key.messages
+  end
+  return turns
+end
+local function forget_oldest(number, turns, bytes)
+  local left, kept = bytes, tonumber(arg.messages_kept)
+  while turns > tonumber(arg.turns_kept) or turns > 1 and left > tonumber(arg.turn_bytes_kept) do
+    turns, left = turns - 1, left - #redis.call('LPOP', key.utterances)
+  end
+  if left ~= bytes then
+    redis.call('HSET', key.snapshot, 'turnBytes', left)
+  end
+  if number > kept and redis.call('HLEN', key.messages) > kept then
+    local all = redis.call('HGETALL', key.messages)
+    for i = 1, #all, 2 do
+      if tonumber(all[i + 1]) <= number - kept / 2 then
+        redis.call('HDEL', key.messages, all[i])
       end
     end
   end
 end
 
--- The newest are kept, as many and as large as is allowed. Earlier releases did not count their bytes.
-local function remember_turn()
-  if redis.call('HEXISTS', key.snapshot, 'turnBytes') == 0 then
-    local bytes = 0
-    for _, turn in ipairs(redis.call('LRANGE', key.utterances, 0, -1)) do
-      bytes = bytes + #turn
-    end
-    redis.call('HSET', key.snapshot, 'turnBytes', bytes)
-  end
-  local count = redis.call('RPUSH', key.utterances, arg.turn)
-  local bytes = redis.call('HINCRBY', key.snapshot, 'turnBytes', #arg.turn)
-  while count > tonumber(arg.turns_kept) or count > 1 and bytes > tonumber(arg.turn_bytes_kept) do
-    local oldest = redis.call('LPOP', key.utterances)
-    count = count - 1
-    bytes = redis.call('HINCRBY', key.snapshot, 'turnBytes', -#oldest)
-  end
-end
-
 -- Netstrings: six fields of the snapshot, the tenant, and three lists with their lengths before them.
 local function whole_state()
-  local parts = redis.call('HMGET', key.snapshot, 'session', 'memoryRevision', 'memoryUpdatedAt', 'lastUserTurn',
-    'mining', 'miningRevision')
-  parts[7] = redis.call('GET', key.tenant)
+  local parts, tenant, mined, tools, previous = whole_of(key)
+  parts[7] = tenant
   for i = 1, 7 do
     parts[i] = parts[i] or ''
   end
-  local lists = {
-    redis.call('HGETALL', key.mined), redis.call('HGETALL', key.tools), redis.call('LRANGE', key.previous, 0, -1)
-  }
-  for _, list in ipairs(lists) do
+  for _, list in ipairs({mined, tools, previous}) do
     parts[#parts + 1] = tostring(#list)
     for _, part in ipairs(list) do
       parts[#parts + 1] = part
@@ -114,53 +150,35 @@ local function parts_of(netstrings)
   return parts
 end
 
--- Messages are numbered as `remember_message` does.
-local function begin_forked()
-  local parts, turns, at = parts_of(arg.forked), parts_of(arg.forked_turns), 8
-  local function listed()
-    local list = {}
-    for i = 1, tonumber(parts[at]) do
-      list[i] = parts[at + i]
-    end
-    at = at + 1 + #list
-    return list
+-- A list of a whole state, and where the next one begins.
+local function list_at(parts, at)
+  local list = {}
+  for i = 1, tonumber(parts[at]) do
+    list[i] = parts[at + i]
   end
-  for i, field in ipairs({'memoryRevision', 'memoryUpdatedAt', 'lastUserTurn', 'mining', 'miningRevision'}) do
-    if parts[i + 1] ~= '' then
-      redis.call('HSET', key.snapshot, field, parts[i + 1])
-    end
-  end
-  redis.call('SET', key.tenant, parts[7])
-  set_fields(key.mined, listed())
-  set_fields(key.tools, listed())
-  for _, contact in ipairs(listed()) do
-    redis.call('RPUSH', key.previous, contact)
-  end
-  for i = 1, #turns, 2 do
-    redis.call('RPUSH', key.utterances, turns[i + 1])
-    redis.call('HSET', key.messages, turns[i], redis.call('HINCRBY', key.snapshot, 'messages', 1) + 1)
-  end
+  return list, at + 1 + #list
 end
 
 local function place_in_journal()
-  local known = redis.call('HMGET', key.snapshot, 'seq', 'segment', 'segmentBytes', 'baseBytes', 'journaled', 'stamp',
-    'revision')
-  local place = {
-    seq = tonumber(known[1] or '0') + 1, segment = tonumber(known[2] or '0'),
-    bytes = tonumber(known[3] or '0'), base_bytes = tonumber(known[4] or '0')
-  }
-  if not known[1] or known[5] ~= known[6] or place.seq - place.segment >= tonumber(arg.segment_entries)
-    or place.bytes > tonumber(arg.segment_bytes) + place.base_bytes then
-    place.base = known[7] and whole_state() or arg.forked
+  local place = {seq = number_of('seq') + 1, segment = number_of('segment')}
+  local bytes, base_bytes = number_of('segmentBytes'), number_of('baseBytes')
+  if not known.seq or known.journaled ~= known.stamp or place.seq - place.segment >= tonumber(arg.segment_entries)
+    or bytes > tonumber(arg.segment_bytes) + base_bytes then
+    place.base = known.revision and whole_state() or arg.forked
+    place.ended = place.segment > 0 and place.segment .. ':' .. bytes + base_bytes
+    place.segment, bytes, base_bytes = place.seq, 0, #place.base
   end
+  put('seq', place.seq)
+  put('segment', place.segment)
+  put('segmentBytes', bytes + #arg.journal)
+  put('baseBytes', base_bytes)
+  put('journaled', arg.stamp)
+  put('updatedAt', arg.updated_at)
   return place
 end
 
-local function begin_segment(place)
-  if place.segment > 0 then
-    redis.call('RPUSH', key.segments, place.segment .. ':' .. place.bytes + place.base_bytes)
-  end
-  place.segment, place.bytes, place.base_bytes = place.seq, 0, #place.base
+local function end_segment(place)
+  add_to_list(key.segments, {place.ended})
   local ended = redis.call('LRANGE', key.segments, 0, -1)
   local total, kept = 0, place.seq
   for i = #ended, 1, -1 do
@@ -179,30 +197,21 @@ local function begin_segment(place)
   end
 end
 
-local function write_journal(place, memory_revision)
+local function write_journal(place)
+  local entry = {key.journal, place.seq .. '-0', 'entry', arg.journal, 'memoryRevision', known.memoryRevision}
   if place.base then
-    begin_segment(place)
-  end
-  local entry = {key.journal, place.seq .. '-0', 'entry', arg.journal, 'memoryRevision', memory_revision}
-  if place.base and place.base ~= '' then
-    entry[7], entry[8] = 'base', place.base
+    made[#made + 1] = key.journal
+    if place.ended then
+      end_segment(place)
+    end
+    if place.base ~= '' then
+      entry[7], entry[8] = 'base', place.base
+    end
   end
   redis.call('XADD', spread(entry))
-  redis.call('HSET', key.snapshot, 'seq', place.seq, 'segment', place.segment,
-    'segmentBytes', place.bytes + #arg.journal, 'baseBytes', place.base_bytes, 'journaled', arg.stamp,
-    'updatedAt', arg.updated_at)
 end
 
-local function list_conversation()
-  if key.index and (arg.origin ~= '' or redis.call('HEXISTS', key.snapshot, 'head') == 0) then
-    redis.call('ZADD', key.index, arg.index_score, arg.index_member)
-    redis.call('ZREMRANGEBYRANK', key.index, 0, -1 - arg.index_kept)
-  end
-  redis.call('HSET', key.snapshot, 'head', arg.head)
-  if arg.origin ~= '' then
-    redis.call('HSET', key.snapshot, 'origin', arg.origin)
-  end
-end
+-- --- whether it is taken -----------------------------------------------------------------------
 
 if arg.reply_prefix ~= '' then
   local reply = redis.call('GET', key.reply)
@@ -210,114 +219,190 @@ if arg.reply_prefix ~= '' then
     return {'replayed', reply}
   end
 end
-if arg.message_id ~= '' and (redis.call('HEXISTS', key.messages, arg.message) == 1
-  or redis.call('HGET', key.messages, arg.message_id) == '1') then
-  if arg.reply_prefix ~= '' then
-    redis.call('SET', key.reply, arg.reply_when_seen, 'EX', arg.reply_lifetime)
+if message_comes then
+  local seen = redis.call('HMGET', key.messages, arg.message, arg.message_id)
+  if seen[1] or seen[2] == '1' then
+    if arg.reply_prefix ~= '' then
+      redis.call('SET', key.reply, arg.reply_when_seen, 'EX', arg.reply_lifetime)
+    end
+    return {'seen'}
   end
-  return {'seen'}
 end
-local state_before = state_of(key)
+local sizes = known.revision and sizes_of(key) or {0, 0, 0, 0, 0}
+local state_before = state_text(known, sizes)
 if arg.expected_state ~= '' and state_before ~= arg.expected_state then
   return {'lost', state_before, whole_of(key)}
 end
-if revision('revision') ~= arg.expected_revision
-  or arg.expected_memory_revision ~= '' and revision('memoryRevision') ~= arg.expected_memory_revision
-  or arg.expected_mining_revision ~= '' and revision('miningRevision') ~= arg.expected_mining_revision then
+if (known.revision or '0') ~= arg.expected_revision
+  or arg.expected_memory_revision ~= '' and (known.memoryRevision or '0') ~= arg.expected_memory_revision
+  or arg.expected_mining_revision ~= '' and (known.miningRevision or '0') ~= arg.expected_mining_revision then
   return {'lost'}
 end
 
-local place = arg.journal ~= '' and place_in_journal() or nil
+-- --- what the snapshot will have ---------------------------------------------------------------
 
--- Before the DEL of a reset: out of memory, Redis refuses only a script's first write, and never a DEL.
+local begins, listed = not known.revision, known.head and arg.origin == ''
+local forked, forked_turns, messages = parts_of(arg.forked), parts_of(arg.forked_turns), number_of('messages') + 1
+local place = arg.journal ~= '' and place_in_journal()
 if arg.new_revision ~= '' then
-  redis.call('HSET', key.snapshot,
-    'revision', arg.new_revision, 'versionId', arg.version_id, 'session', arg.session)
+  put('revision', arg.new_revision)
+  put('versionId', arg.version_id)
+  put('session', arg.session)
 end
-if arg.reset == '1' then
-  redis.call('DEL', key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages)
-  redis.call('HDEL', key.snapshot, 'memoryUpdatedAt', 'lastUserTurn', 'mining', 'miningRevision', 'turnBytes')
-  redis.call('SET', key.tenant, arg.new_tenant)
-  set_fields(key.mined, arg.new_variables)
-  set_fields(key.tools, arg.new_variables)
-  if arg.expected_revision == '0' then
-    redis.call('HSET', key.snapshot, 'memoryRevision', '0')
+if reset then
+  for _, field in ipairs({'memoryUpdatedAt', 'lastUserTurn', 'mining', 'miningRevision', 'turnBytes'}) do
+    known[field], lost[field] = nil, known[field]
+  end
+  if begins then
+    put('memoryRevision', '0')
   else
-    redis.call('HINCRBY', key.snapshot, 'memoryRevision', 1)
+    count('memoryRevision')
   end
 end
-if arg.forked ~= '' then
-  begin_forked()
+for i, field in ipairs({'memoryRevision', 'memoryUpdatedAt', 'lastUserTurn', 'mining', 'miningRevision'}) do
+  if #forked > 0 and forked[i + 1] ~= '' then
+    put(field, forked[i + 1])
+  end
 end
-add_fields(key.mined, arg.added_variables)
-add_fields(key.tools, arg.added_variables)
-set_fields(key.tools, arg.set_tools)
-set_fields(key.mined, arg.set_mined)
 if #arg.set_tools + #arg.set_mined > 0 then
-  redis.call('HINCRBY', key.snapshot, 'memoryRevision', 1)
-  redis.call('HSET', key.snapshot, 'memoryUpdatedAt', arg.now)
+  count('memoryRevision')
+  put('memoryUpdatedAt', arg.now)
 end
 if arg.mining ~= '' then
-  redis.call('HSET', key.snapshot, 'mining', arg.mining)
-  redis.call('HINCRBY', key.snapshot, 'miningRevision', 1)
+  put('mining', arg.mining)
+  count('miningRevision')
 end
-if arg.rewrite_previous == '1' then
-  redis.call('DEL', key.previous)  -- never the first write: only a concluding commit asks for it
-end
-for _, contact in ipairs(arg.previous_contacts) do
-  redis.call('RPUSH', key.previous, contact)
-end
-if arg.message_id ~= '' then
-  remember_message()
-  remember_turn()
+local turn_bytes = 0
+if message_comes then
+  turn_bytes = bytes_of_turns() + #arg.turn
+  put('turnBytes', turn_bytes)
   if arg.is_user_turn == '1' then
-    redis.call('HSET', key.snapshot, 'lastUserTurn', arg.message)
+    put('lastUserTurn', arg.message)
   end
 end
+if message_comes or #forked_turns > 0 then
+  put('messages', messages - 1 + #forked_turns / 2 + (message_comes and 1 or 0))
+end
 if arg.former_name ~= '' then
-  redis.call('HSET', key.snapshot, 'former:' .. arg.former_name, arg.former)
+  put('former:' .. arg.former_name, arg.former)
 end
 if arg.forget_former ~= '' then
-  redis.call('HDEL', key.snapshot, 'former:' .. arg.forget_former)
+  lost['former:' .. arg.forget_former] = ''
 end
-if redis.call('HEXISTS', key.snapshot, 'revision') == 1 then
-  redis.call('HSET', key.snapshot, 'stamp', arg.stamp)
+if known.revision then
+  put('stamp', arg.stamp)
+end
+if arg.head ~= '' then
+  put('head', arg.head)
+  if arg.origin ~= '' then
+    put('origin', arg.origin)
+  end
+end
+for i = 2, arg.trace ~= '' and #arg.jobs or 0, 2 do
+  put('trace:' .. string.match(arg.jobs[i], '^%a+'), arg.trace)
+end
+
+-- --- all is written ----------------------------------------------------------------------------
+
+local lifetime, left = tonumber(arg.lifetime) * 1000, -1
+if begins then
+  made[1] = key.snapshot
+else
+  left = redis.call('PTTL', key.snapshot)
+end
+if #fields > 0 then
+  redis.call('HSET', key.snapshot, spread(fields))
+end
+if next(lost) then
+  local names = {}
+  for name in pairs(lost) do
+    names[#names + 1] = name
+  end
+  redis.call('HDEL', key.snapshot, spread(names))
+end
+if arg.session ~= '' then
+  sizes[1] = #arg.session
+end
+local mined, tools, previous = arg.new_variables, arg.new_variables, arg.previous_contacts
+if #forked > 0 then
+  local at
+  mined, at = list_at(forked, 8)
+  tools, at = list_at(forked, at)
+  previous = list_at(forked, at)
+end
+if reset then
+  redis.call('DEL', key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages)
+  sizes = {sizes[1], 0, 0, 0, 0}
+end
+if reset or #forked > 0 then
+  local tenant = reset and arg.new_tenant or forked[7]
+  redis.call('SET', key.tenant, tenant)
+  sizes[2], made[#made + 1] = #tenant, key.tenant
+end
+local hashes = {{key.mined, mined, arg.set_mined, 3}, {key.tools, tools, arg.set_tools, 4}}
+for _, each in ipairs(hashes) do
+  local hash, new, set, at = spread(each)
+  local added = set_fields(hash, new) + add_fields(hash, arg.added_variables) + set_fields(hash, set)
+  if sizes[at] == 0 and added > 0 then
+    made[#made + 1] = hash
+  end
+  sizes[at] = sizes[at] + added
+end
+if arg.rewrite_previous == '1' then
+  redis.call('DEL', key.previous)
+  sizes[5] = 0
+end
+if #previous > 0 then
+  sizes[5] = add_to_list(key.previous, previous)
+end
+for i = 1, #forked_turns, 2 do
+  messages = messages + 1
+  remember(forked_turns[i], messages, forked_turns[i + 1])
+end
+if message_comes then
+  forget_oldest(messages + 1, remember(arg.message, messages + 1, arg.turn), turn_bytes)
 end
 for _, event in ipairs(arg.events) do
   redis.call('XADD', key.outbox, '*', 'event', event)
 end
-
-local memory_revision = redis.call('HGET', key.snapshot, 'memoryRevision')
-if place then
-  write_journal(place, memory_revision)
+if #arg.events > 0 then
+  made[#made + 1] = key.outbox  -- maybe: nobody says whether a stream was there
 end
-if arg.head ~= '' then
-  list_conversation()
+if place then
+  write_journal(place)
+end
+if key.index and arg.head ~= '' and not listed then
+  redis.call('ZADD', key.index, arg.index_score, arg.index_member)
+  redis.call('ZREMRANGEBYRANK', key.index, 0, -1 - arg.index_kept)
 end
 if arg.reply_prefix ~= '' then
   local body = arg.reply_head
   if arg.reply_has_tail == '1' then
-    body = arg.reply_head .. memory_revision .. arg.reply_tail
+    body = arg.reply_head .. known.memoryRevision .. arg.reply_tail
   end
   redis.call('SET', key.reply, arg.reply_prefix .. body, 'EX', arg.reply_lifetime)
 end
-for _, each in ipairs(state) do
-  redis.call('EXPIRE', each, arg.lifetime)
+if not begins and math.abs(lifetime - left) > math.min(lifetime / 100, RENEWED_AFTER_MS) then
+  left, made = lifetime, {
+    key.snapshot, key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages,
+    key.journal, key.segments, key.outbox
+  }
 end
-for i = 1, #arg.jobs, 2 do
-  local due, job = arg.jobs[i], arg.jobs[i + 1]
-  if key.jobs then
-    redis.call('ZADD', key.jobs, due, job)
-  end
-  if arg.trace ~= '' then
-    redis.call('HSET', key.snapshot, 'trace:' .. string.match(job, '^%a+'), arg.trace)
-  end
+for _, each in ipairs(made) do
+  redis.call('PEXPIRE', each, string.format('%.0f', begins and lifetime or left))
 end
-if arg.reset == '1' or #arg.set_tools + #arg.set_mined > 0 then
-  redis.call('PUBLISH', arg.notice_channel, arg.notice_head .. memory_revision .. '}')
+if key.jobs and #arg.jobs > 0 then
+  redis.call('ZADD', key.jobs, spread(arg.jobs))
+end
+if reset or #arg.set_tools + #arg.set_mined > 0 then
+  redis.call('PUBLISH', arg.notice_channel, arg.notice_head .. known.memoryRevision .. '}')
 end
 local definition_present = 1
 if key.definition then
   definition_present = redis.call('EXPIRE', key.definition, arg.definition_lifetime)
 end
-return {'committed', memory_revision, definition_present, state_before, state_of(key)}
+if begins and not reset then
+  sizes = sizes_of(key)
+end
+local told_before = arg.expected_state == '' and state_before or ''
+return {'committed', known.memoryRevision or false, definition_present, told_before, state_text(known, sizes)}

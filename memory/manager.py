@@ -88,16 +88,21 @@ class MemoryManager:
         with_turns: bool = False,
     ) -> storage.LoadedConversation:
         keys = ConversationKeys.of(conversation)
-        reply_key = keys.reply(idempotency.key if idempotency else None)
+        script_keys = {name: keys.named[name] for name in self._load.keys[:-1]}
+        if idempotency is not None:
+            script_keys["reply"] = keys.reply(idempotency.key)
         held = self._held.get(conversation)
         found = await self._driver.run(
             self._load,
-            {name: keys.named[name] for name in self._load.keys[:-1]} | {"reply": reply_key},
+            script_keys,
             {"with_turns": "1" if with_turns else "0", "known": b"" if held is None else held.state},
         )
         state, turns, former, reply, *parts = found
         if parts:
             held = self._decode(conversation, keys, state, parts)
+        elif not state:
+            self._held.forget(conversation)
+            held = None
         replay = None if reply is None or idempotency is None else codec.decode_reply(reply)
         if replay is not None:
             # A reply is repeated: its commit may not be with the replicas, or have died before its jobs.
@@ -192,7 +197,7 @@ class MemoryManager:
                     session_bytes=_weight(arguments, "session"),
                     rest_bytes=_weight(arguments, *_HELD_ARGUMENTS),
                     memory_revision=int(memory_revision),
-                    state_before=state_before,
+                    state_before=state_before or changes.expected_state,
                     state=state,
                 )
                 if not self._driver.single_node:

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import inspect
 import pkgutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, get_type_hints
@@ -32,6 +32,7 @@ from flow_engine.runtime.storage import (
     DuplicateMessage,
     LoadedConversation,
     NewMemory,
+    Outcome,
     ReplyTemplate,
 )
 from memory import connection, in_process
@@ -475,6 +476,46 @@ class TestExpiry:
         expiries = (await talk.expiries_ms()).values()
         assert max(expiries) - min(expiries) <= 1_000
         assert (LIFETIME_S - 5) * 1_000 <= min(expiries) <= LIFETIME_S * 1_000
+
+    async def test_a_key_that_comes_later_expires_with_the_others(self, talk: Conversation) -> None:  # F16
+        """Between renewals, which come once a hundredth of the lifetime is over, or a minute."""
+        await talk.start()
+        client, nearly_whole = client_of(talk.store), LIFETIME_S * 1_000 - 30_000
+        for key in talk.keys:
+            await client.pexpire(key, nearly_whole)
+        contact = PreviousContact(T0, "chat", "r")
+        await talk.commit(1, turn=turn("m"), previous_contacts=(contact,), events=(b"e",))
+        expiries = await talk.expiries_ms()
+        assert len(expiries) == len(talk.keys) - 1  # no segment of the journal has ended
+        assert max(expiries.values()) <= nearly_whole
+        assert max(expiries.values()) - min(expiries.values()) <= 1_000
+        for key in talk.keys:
+            await client.pexpire(key, nearly_whole - 31_000)
+        await talk.commit(1, turn=turn("m2"))
+        assert min((await talk.expiries_ms()).values()) > nearly_whole
+
+    async def test_a_shorter_lifetime_counts_at_once(self, talk: Conversation) -> None:  # F16
+        await talk.start()
+        await talk.commit(1, session=session(talk.ref, 2), lifetime_s=LIFETIME_S // 2)
+        assert max((await talk.expiries_ms()).values()) <= LIFETIME_S * 500
+
+    async def test_a_commit_makes_no_more_commands_than_it_needs(self, talk: Conversation) -> None:
+        client = client_of(talk.store)
+        if type(client) is not Redis:
+            pytest.skip("counted where one server counts")
+
+        async def counted(commit: Awaitable[Outcome]) -> int:
+            before = sum(each["calls"] for each in (await client.info("commandstats")).values())
+            assert isinstance(await commit, Committed)
+            after = sum(each["calls"] for each in (await client.info("commandstats")).values())
+            return after - before - 1  # INFO itself
+
+        await talk.start()  # the script is there
+        other = Conversation.fresh(talk.store)
+        assert await counted(other.start(events=(b"e",))) <= 21
+        assert await counted(other.commit(1, set_tools={"name": written("x")})) <= 13
+        assert await counted(other.commit(1, session=session(other.ref, 2), events=(b"e",))) <= 13
+        assert await counted(other.commit(2, turn=turn("m"), events=(b"e",))) <= 19
 
     async def test_a_conversation_that_is_partly_gone_is_refused_not_reset(self, talk: Conversation) -> None:
         await talk.start()  # F16

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,9 +93,13 @@ class Full:
         with self.redis.client() as client:
             client.config_set(setting, value)
 
-    def everything(self) -> dict[bytes | str, bytes | None]:
+    def everything(self) -> dict[bytes | str, Any]:
+        """What is stored by key. The order of a hash is left out: Redis may change it at a read."""
         with self.redis.client() as client:
-            return {key: client.dump(key) for key in client.keys("*")}
+            return {
+                key: client.hgetall(key) if client.type(key) == b"hash" else client.dump(key)
+                for key in client.keys("*")
+            }
 
 
 @pytest.fixture
