@@ -16,6 +16,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -88,15 +89,18 @@ class Script:
         as UTF-8 bytes."""
         flat: list[Value] = [keys[name] for name in self.keys[: len(keys)]]
         flat += [args[name] for name in self.scalars]
-        given = [part for pair in args.items() if pair[0] in self.options for part in pair]
-        if len(args) != len(self.scalars) + len(self.lists) + len(given) // 2:
-            raise KeyError(*(args.keys() - {*self.scalars, *self.options, *self.lists}))
+        options = dict(args)
+        for name in self.scalars:
+            del options[name]
+        lists = [options.pop(name) for name in self.lists]
+        if not options.keys() <= self.options:
+            raise KeyError(*(options.keys() - self.options))
         if self.options:
-            flat.append(len(given) // 2)
-            flat += given
-        for name in self.lists:
-            flat.append(len(args[name]))
-            flat += args[name]
+            flat.append(len(options))
+            flat += chain.from_iterable(options.items())
+        for each in lists:
+            flat.append(len(each))
+            flat += each
         return len(keys), flat
 
 

@@ -100,6 +100,7 @@ def prompt_input(runner: ConversationState, memory_format: MemoryFormat | None =
         returns_to=None if (back := runner.returns_to) is None else back.name,
         suggested=runner.suggested,
         secrets=runner.secrets(),
+        tables=loaded.tables if runner.memory is loaded.merged and not runner.flow.sensitive else {},
     )
 
 
@@ -259,7 +260,9 @@ def _reachable(runner: ConversationState, fixed: FixedParts) -> bytes:
     tasks: list[bytes] = []
     for reachable in reachable_tasks(runner.flow, runner.task, runner.guard):
         head, required = fixed.targets.get(reachable.task.id) or _target(runner.flow, reachable.task)
-        missing = orjson.dumps([names.name_of(var_id) for var_id in reachable.missing])
+        missing = b"[]"
+        if reachable.missing:
+            missing = orjson.dumps([names.name_of(var_id) for var_id in reachable.missing])
         found = reachable.condition
         condition = b"null" if found is None else orjson.dumps(found)
         description = orjson.dumps(described[reachable.task.id])

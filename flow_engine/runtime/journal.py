@@ -12,6 +12,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import compress
+from operator import is_not
 from typing import Any, Protocol, TypeVar, cast
 
 import orjson
@@ -118,11 +120,8 @@ def _changes(old: Struct | None, new: Struct) -> dict[str, object]:
     if old is None:
         return dict(zip(names, values, strict=True))
     others = astuple(old)
-    return {
-        name: value
-        for name, value, other in zip(names, values, others, strict=True)
-        if value is not other and value != other
-    }
+    touched = compress(zip(names, values, others, strict=True), map(is_not, values, others))
+    return {name: value for name, value, other in touched if value != other}
 
 
 def _by_key(old: Mapping[str, _Value], new: Mapping[str, _Value]) -> dict[str, _Value | None]:

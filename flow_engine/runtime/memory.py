@@ -161,8 +161,12 @@ def _plainly_sound(write: MemoryWrite, contacts: Collection[str]) -> bool:
         return False
     if author.lower() == _MINER or len(author) > values.MAX_TEXT_BYTES:
         return False
-    texts = [text for part in write.description_for_llm or () for text in (part.name, part.value)]
-    return not texts or ("".join(texts).isascii() and max(map(len, texts)) <= values.MAX_TEXT_BYTES)
+    texts = "".join([text for part in write.description_for_llm or () for text in (part.name, part.value)])
+    if not texts.isascii():
+        texts = texts.encode(errors="replace").decode()
+        if "?" in texts:  # written so, or nothing that UTF-8 can carry
+            return False
+    return 4 * len(texts) <= values.MAX_TEXT_BYTES
 
 
 def _breaches_of_sender(at: int, write: MemoryWrite, contacts: Collection[str]) -> Iterable[Finding]:

@@ -97,7 +97,8 @@ class Prompt(msgspec.Struct, frozen=True):
 class PromptInput(msgspec.Struct, frozen=True):
     """Everything a prompt is made from. `memory` is the merged memory (F18), masked already; `secrets` mask
     what others have written, None for a flow without sensitive variables. Times are in UTC. `conditions` is
-    None for a flow without any, `returns_to` outside of a digression."""
+    None for a flow without any, `returns_to` outside of a digression. `tables` are those that were made of
+    `memory`, see `LoadedConversation.tables`; what is made anew is added."""
 
     flow: CompiledFlow
     session: Session
@@ -113,6 +114,7 @@ class PromptInput(msgspec.Struct, frozen=True):
     returns_to: str | None = None
     suggested: tuple[TaskPlan, ...] = ()
     secrets: Secrets | None = None
+    tables: dict[tuple[str, str], str] = msgspec.field(default_factory=dict[tuple[str, str], str])
 
     def without_secrets(self, text: str) -> str:
         """What a caller or a summary has said."""
@@ -318,9 +320,13 @@ def volatile_sections(inputs: PromptInput) -> Iterator[NamedText]:
         names = [sections["suggested_task"].format(name=task.name) for task in inputs.suggested]
         yield "suggested_tasks", _section(sections["suggested_heading"], names)
     yield "attempts", _section(sections["attempts_heading"], _attempt_lines(inputs))
-    rows = memory_rows(inputs.memory, inputs.flow.variables)
-    render = render_toon if inputs.memory_format == "toon" else render_markdown
-    table = render(rows) if rows else sections["memory_empty"]
+    form = inputs.flow.content_hash, inputs.memory_format
+    table = inputs.tables.get(form)
+    if table is None:
+        rows = memory_rows(inputs.memory, inputs.flow.variables)
+        render = render_toon if inputs.memory_format == "toon" else render_markdown
+        table = inputs.tables[form] = render(rows) if rows else ""
+    table = table or sections["memory_empty"]
     yield "memory", f"{sections['heading_memory']}\n{_memory_age(inputs)}\n\n{table}"
 
 

@@ -166,11 +166,18 @@ def missing_variables(task: TaskPlan, memory: Mapping[str, MemoryEntry]) -> tupl
 
 
 def reachable_tasks(flow: CompiledFlow, current: TaskPlan, guard: TaskGuard) -> tuple[ReachableTask, ...]:
-    candidates = (flow.tasks[task_id] for task_id in current.connected if task_id != current.id)
+    candidates = [flow.tasks[task_id] for task_id in current.connected if task_id != current.id]
     return tuple(
-        ReachableTask(task, task.required, missing_variables(task, guard.memory), guard.state_of(task))
-        for task in candidates
-        if channel_available(task, guard.channel)
+        [
+            ReachableTask(
+                task,
+                task.required,
+                missing_variables(task, guard.memory),
+                guard.state_of(task) if flow.conditions else None,
+            )
+            for task in candidates
+            if channel_available(task, guard.channel)
+        ]
     )
 
 

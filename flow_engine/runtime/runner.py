@@ -54,8 +54,9 @@ class ConversationalFlowRunner(HumanPart):
         except UnknownStates as error:
             raise CallTheOperator("snapshot_unusable", f"version {flow.version_id!r}: {error}") from error
         runner = cls(flow, session, loaded, platform, now)
-        if session.deadline is None:  # stored by a release that did not write it down
-            runner.session = session.model_copy(update={"deadline": runner.task_deadline})
+        if session.deadline is None and (limit := runner.task_deadline) is not None:
+            # Stored by a release that did not write it down.
+            runner.session = session.model_copy(update={"deadline": limit})
         runner.run_out()
         return runner
 

@@ -119,6 +119,12 @@ class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # n
         """The memory as everybody reads it (F18), by variable id."""
         return merge(self.mined, self.tools)
 
+    @cached_property
+    def tables(self) -> dict[tuple[str, str], str]:
+        """What prompts have made of `merged`: its tables by content hash and format, "" for one without rows.
+        A step that writes nothing to the memory hands them on."""
+        return {}
+
     def merge_after(self, before: LoadedConversation, written: Set[str]) -> None:
         """Make `merged` from that of `before`, where it is made: only the variables `written`, by their ids,
         are others."""
@@ -129,6 +135,8 @@ class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # n
                 {id: entries[id] for id in written if id in entries} for entries in (self.mined, self.tools)
             )
             kept["merged"] = {**known, **merge(mined, tools)} if written else known
+            if not written:
+                self.tables.update(before.tables)
 
     @property
     def revision(self) -> int:

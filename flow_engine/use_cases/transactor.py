@@ -309,13 +309,19 @@ def _at_most(transition: Transition) -> int | float:
         parts.append(runner.tenant)
     if runner.memory is not loaded.merged:
         parts.append([entry.value for entry in runner.memory.values()])
+    texts = 0
     if loaded.session is None or runner.session.task is not loaded.session.task:
         task = runner.session.task
-        parts += [task.global_prompt, task.prompt, task.descriptions]
+        texts = len(task.global_prompt) + len(task.prompt) + _TEXT_REST
+        texts += sum([len(id) + len(text) + _TEXT_REST for id, text in task.descriptions.items()])
     if runner.previous_contacts is not loaded.previous_contacts:
         parts += [contact.resume for contact in runner.previous_contacts]
     former = sum([other.turn_bytes + FORMER_BYTES for other in loaded.former])
-    return 2 * loaded.stored_bytes + former + rough_size(parts)
+    return 2 * loaded.stored_bytes + former + texts + (rough_size(parts) if parts else 0)
+
+
+_TEXT_REST = 4
+"""What `rough_size` counts for a text beside its characters, at most."""
 
 
 def to_changes(

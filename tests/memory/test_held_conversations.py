@@ -209,3 +209,20 @@ async def test_the_bytes_that_are_held_are_bounded() -> None:
     assert 2 < len(kept) < 20
     for ref in refs:
         assert (await manager.load(ref)).session is not None
+
+
+@pytest.mark.anyio
+async def test_a_table_is_made_once_until_the_memory_is_written() -> None:
+    talk = Conversation.fresh(embedded())
+    await talk.start()
+    held = talk.store.conversations
+    first = held.held(talk.ref)
+    assert first is not None and first.merged
+    first.tables["hash", "markdown"] = "|name|"
+    await talk.commit(1, session=session(talk.ref, 2))
+    moved = held.held(talk.ref)
+    assert moved is not None and moved.merged is first.merged
+    assert moved.tables == {("hash", "markdown"): "|name|"}
+    await talk.commit(2, set_tools={"name": written("x")})
+    wrote = held.held(talk.ref)
+    assert wrote is not None and (wrote.tables, wrote.merged["name"].value) == ({}, "x")

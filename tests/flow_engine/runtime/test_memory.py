@@ -130,6 +130,14 @@ class TestMining:
 
 
 class TestToolWrites:
+    @pytest.mark.parametrize("text", ["sì?", "Ecografia dell’addome", "?", "日本語"])
+    def test_texts_of_any_language_are_taken(self, text: str) -> None:  # F19
+        described = (ValueDescription("Id", text),)
+        assert (
+            prepared(write("v2", {"a": 1}, description_for_llm=described))["v2"].description_for_llm
+            == described
+        )
+
     def test_an_entry_is_stored_by_id_canonical_and_stamped(self) -> None:
         stored = prepared(write("size", "12.0"), write("v3", {"id": "S"}, description_for_llm=DESCRIBED))
         assert stored == {  # F17, F19
