@@ -134,7 +134,7 @@ class TestToolWrites:
     def test_texts_of_any_language_are_taken(self, text: str) -> None:  # F19
         described = (ValueDescription("Id", text),)
         assert (
-            prepared(write("v2", {"a": 1}, description_for_llm=described))["v2"].description_for_llm
+            prepared(write("v3", {"a": 1}, description_for_llm=described))["v3"].description_for_llm
             == described
         )
 
