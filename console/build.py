@@ -1,9 +1,9 @@
 """Builds the console: `python console/build.py [build] [test] [check]`, only `build` unless others are named.
 
-`build` installs the locked packages, writes the types of the API from its OpenAPI document, and puts the
-files, each with a compressed twin, where `flow-engine serve` finds them; it does nothing where they are those
-of these sources. `test` runs the unit tests, `check` looks at types and style. Node is that of the wheel in
-`requirements-console.lock`, else the machine's own. Exit codes: 0 done, 1 something is wrong in the sources,
+`build` installs the locked packages and puts the files, each with a compressed twin, where `flow-engine
+serve` finds them; it does nothing where they are those of these sources. `test` runs the unit tests. `check`
+makes the types of the API from its OpenAPI document, and looks at types and style. Node is that of the wheel
+in `requirements-console.lock`, else the machine's own. Exit codes: 0 done, 1 something wrong in the sources,
 3 Node or a package cannot be had.
 """
 
@@ -82,7 +82,6 @@ def _build() -> None:
         return
     node = _prepared()
     _tell("compiling …")
-    _run(node, *_TYPES_HOLD)
     _run(node, "vite/bin/vite.js", "build", "--logLevel", "warn", "--outDir", str(made), "--emptyOutDir")
     for path in made.rglob("*"):
         if path.suffix in _COMPRESSED:
@@ -99,12 +98,16 @@ def _test() -> None:
 
 
 def _check() -> None:
-    node = _prepared()
-    _run(node, *_TYPES_HOLD)
+    """Types of the API are made for this alone: a build leaves all types out."""
+    node, made = _prepared(), GENERATED / "api.ts"
+    digest = f"// {hashlib.sha256((GENERATED / 'openapi.json').read_bytes()).hexdigest()}\n"
+    if not made.is_file() or not made.read_text("utf-8").startswith(digest):
+        _run(node, "openapi-typescript/bin/cli.js", *_TYPED)
+        made.write_text(digest + made.read_text("utf-8"), "utf-8")
+    _run(node, "typescript/bin/tsc", "--noEmit")
     _run(node, "@biomejs/biome/bin/biome", "check", "--error-on-warnings", ".")
 
 
-_TYPES_HOLD = ("typescript/bin/tsc", "--noEmit")
 _TYPED = ("generated/openapi.json", "-o", "generated/api.ts", "--default-non-nullable=false")
 
 
@@ -127,15 +130,10 @@ def _digest() -> str:
 
 @cache
 def _prepared() -> Path:
-    """Node, with packages installed and types written. Raises CannotBeHad, Wrong."""
+    """Node, with its packages installed and what the API says of itself. Raises CannotBeHad, Wrong."""
     node = _node()
     _install(node)
     _finish([sys.executable, str(HERE / "generate.py"), str(GENERATED)], ROOT, Wrong("the API's document"))
-    made = GENERATED / "api.ts"
-    digest = f"// {hashlib.sha256((GENERATED / 'openapi.json').read_bytes()).hexdigest()}\n"
-    if not made.is_file() or not made.read_text("utf-8").startswith(digest):
-        _run(node, "openapi-typescript/bin/cli.js", *_TYPED)
-        made.write_text(digest + made.read_text("utf-8"), "utf-8")
     return node
 
 
