@@ -127,7 +127,12 @@ function Timeline({ id, steps, seq, select }: Selecting & { readonly id: string 
   const say = useText("conversations");
   const list = useRef<HTMLOListElement>(null);
   useEffect(() => {
-    list.current?.querySelector(`[data-seq="${seq}"]`)?.scrollIntoView({ block: "nearest" });
+    const frame = list.current;
+    const step = frame?.querySelector<HTMLElement>(`[data-seq="${seq}"]`);
+    if (!frame || !step) return; // only the list itself scrolls, never the page
+    const [top, bottom] = [step.offsetTop, step.offsetTop + step.offsetHeight];
+    if (top < frame.scrollTop) frame.scrollTop = top;
+    else if (bottom > frame.scrollTop + frame.clientHeight) frame.scrollTop = bottom - frame.clientHeight;
   }, [seq]);
   return (
     <section aria-label={say("timeline")}>

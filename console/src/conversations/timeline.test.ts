@@ -85,4 +85,8 @@ describe("a value in one line", () => {
   it("is cut where it is long, and a dash where there is none", () => {
     expect([shown(null), shown("x".repeat(9), 5), shown({ a: 1 })]).toEqual(["–", "xxxx…", '{"a":1}']);
   });
+
+  it("is the number, of a phone", () => {
+    expect(shown({ country: "IT", type: "mobile", number: "+393331234567" })).toBe("+393331234567");
+  });
 });

@@ -101,7 +101,9 @@ export function pathOf(steps: readonly Step[]): { task: string; seq: number }[] 
 /** A value in one line, as far as it fits. */
 export function shown(value: unknown, most = 120): string {
   if (value === null || value === undefined) return "–";
-  const text = typeof value === "string" ? value : JSON.stringify(value);
+  const { number } = objectOf(value); // of a phone
+  const text =
+    typeof value === "string" ? value : typeof number === "string" ? number : JSON.stringify(value);
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 

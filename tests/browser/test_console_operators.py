@@ -1,0 +1,237 @@
+"""What operators and publishers do in the console: look inside, rewind, fork, take over, split, roll back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from redis import Redis
+
+from flow_engine.ports.dialogue import ConversationRef
+from memory.keys import ConversationKeys, index_key
+from tests.api.harness import clinic
+from tests.browser.console import Console, call, needs_a_browser, needs_a_build, opened_console
+from tests.redis_fixture import RedisServer
+
+pytestmark = [needs_a_build, pytest.mark.filterwarnings("default")]
+expect.set_options(timeout=30_000)
+
+MANY = 10_000
+TO_THE_END = "() => document.querySelector('.conversation-list').scrollTo(0, 1e9)"
+CALL = {"contactId": "call-1", "conversationId": "conv-1"}
+
+
+def published(base: str, *version_ids: str) -> str:
+    """The id of a flow with these versions, the first of which has the tag `prod`."""
+    flow = call(base, "POST", "/v1/flows", {"name": "Clinic", "campaignId": "c", "updatedBy": "ada"})
+    flow_id: str = flow["id"]
+    for number, version_id in enumerate(version_ids):
+        changes: dict[str, Any] = {"globalPrompt": f"You answer the phone, {number}."} if number else {}
+        document = {**clinic(_id=version_id), **changes}
+        del document["conversationalFlowId"]
+        call(base, "POST", f"/v1/flows/{flow_id}/versions", document)
+    order = {"versionId": version_ids[0], "updatedBy": "ada"}
+    call(base, "PUT", f"/v1/flows/{flow_id}/tags/prod", order)
+    return flow_id
+
+
+def a_conversation(base: str, flow_id: str) -> None:
+    start = {**CALL, "flowId": flow_id, "tag": "prod", "channel": "phone"}
+    call(base, "POST", "/v1/handle-new-contact", start)
+    said = {"messageId": "m-1", "ts": "2026-01-15T09:31:00Z", "type": "message", "src": "user"}
+    call(base, "POST", "/v1/handle-utterance", {**CALL, **said, "body": "I want a visit"})
+    for task, reason in (("Visita Perché", "Wants a visit"), ("supervised", "Not sure what it is")):
+        call(base, "POST", "/v1/change-task", {**CALL, "task": task, "reason": reason})
+
+
+def within_its_width(page: Page) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def checked(console: Console, name: str) -> None:
+    console.is_accessible()
+    within_its_width(console.page)
+    console.picture(name)
+
+
+@needs_a_browser
+@pytest.mark.parametrize("width", ["wide", "narrow"])
+def test_a_conversation_is_opened_rewound_taken_over_forked_and_erased(
+    tmp_path: Path, width: str
+) -> None:  # what must be shown: 1
+    with opened_console(tmp_path, width=width) as console:
+        page, base = console.page, console.base
+        console.open("/conversations")
+        expect(page.get_by_role("heading", name="There are no conversations yet")).to_be_visible()
+        flow_id = published(base, "clinic-v1", "clinic-v2")
+        a_conversation(base, flow_id)
+        console.open("/conversations")
+        expect(page.get_by_text("Live · 1 conversation")).to_be_visible()
+        call(
+            base,
+            "POST",
+            "/v1/handle-new-contact",
+            {**CALL, "conversationId": "conv-2", "contactId": "call-2"}
+            | {
+                "flowId": flow_id,
+                "tag": "prod",
+                "channel": "chat",
+            },
+        )
+        expect(page.get_by_role("link", name="conv-2")).to_be_visible()
+        checked(console, f"conversations-{width}")
+
+        page.get_by_role("link", name="conv-1").click()
+        expect(page.get_by_text("Refused: Visita Perché")).to_be_visible()
+        expect(page.get_by_text("needs variables that have no value yet")).to_be_visible()
+        expect(page.get_by_text("Not sure what it is")).to_be_visible()
+        checked(console, f"conversation-{width}")
+
+        slider = page.get_by_role("slider", name="Entry")
+        slider.focus()
+        page.keyboard.press("Home")
+        expect(page.get_by_role("heading", name=re.compile("Entry 1 of [45]"))).to_be_visible()
+        expect(page).to_have_url(f"{base}/console/conversations/conv-1?at=1")
+        expect(page.get_by_role("definition").filter(has_text="reception")).to_be_visible()
+        page.get_by_role("tab", name="Prompt").click()
+        expect(page.get_by_role("region", name="Prompt")).to_contain_text("You answer the phone of a clinic.")
+        page.get_by_role("tab", name="Path").click()
+        expect(page.locator('[aria-current="true"]', has_text="reception")).to_be_visible()
+        console.is_accessible()
+
+        page.get_by_role("button", name="Fork").click()
+        console.is_accessible()
+        page.get_by_role("textbox", name="Id of the new conversation").fill("conv-1/again")
+        page.get_by_role("dialog").get_by_role("button", name="Fork").click()
+        expect(page.get_by_role("heading", name="conv-1/again")).to_be_visible()
+        expect(page.get_by_text("Began as a fork")).to_be_visible()
+        expect(page.get_by_role("link", name="fork of conv-1")).to_be_visible()
+
+        console.open("/conversations/conv-1")
+        page.get_by_role("button", name="Take over").click()
+        expect(page.get_by_text("A person: taken_over")).to_be_visible()
+        page.get_by_role("button", name="Release to the AI").click()
+        expect(page.get_by_text("A person: released")).to_be_visible()
+
+        page.get_by_role("button", name="Replay").click()
+        page.get_by_role("dialog").get_by_role("combobox", name="Version").select_option("clinic-v2")
+        page.get_by_role("dialog").get_by_role("button", name="Replay", exact=True).click()
+        expect(page.get_by_text("The same path")).to_be_visible()
+        expect(page.get_by_text("Prompts differ at entries")).to_be_visible()
+        console.is_accessible()
+        page.keyboard.press("Escape")
+
+        page.get_by_role("button", name="Erase").click()
+        for_good = page.get_by_role("button", name="Erase for good")
+        expect(for_good).to_be_disabled()
+        page.get_by_label("To confirm, type conv-1").fill("conv-1")
+        for_good.click()
+        expect(page.get_by_text("conv-1 was erased.")).to_be_visible()
+        console.was_clean()
+
+
+@needs_a_browser
+@pytest.mark.parametrize("width", ["wide", "narrow"])
+def test_a_tag_is_promoted_split_and_rolled_back(tmp_path: Path, width: str) -> None:  # what must be shown: 1
+    with opened_console(tmp_path, width=width) as console:
+        page, base = console.page, console.base
+        flow_id = published(base, "clinic-v1", "clinic-v2")
+        where = f"/flows/{flow_id}/publishing"
+        console.open(f"{where}?show=compare")
+        expect(page.get_by_text("1 change", exact=True)).to_be_visible()
+        expect(page.get_by_text("/globalPrompt")).to_be_visible()
+        checked(console, f"compare-{width}")
+
+        page.get_by_role("tab", name="Tags").click()
+        prod = page.get_by_role("region", name="prod")
+        prod.get_by_role("button", name="Promote").click()
+        page.get_by_role("dialog").get_by_role("button", name="Promote").click()
+        expect(prod.get_by_text("clinic-v2", exact=True)).to_be_visible()
+
+        prod.get_by_role("button", name="Roll back").click()
+        page.get_by_role("button", name="Roll back to clinic-v1").click()
+        expect(prod.get_by_text("clinic-v1", exact=True)).to_be_visible()
+
+        prod.get_by_role("button", name="Split").click()
+        page.get_by_label("Roll back by itself when a side is worse").check()
+        console.is_accessible()
+        page.get_by_role("dialog").get_by_role("button", name="Split").click()
+        expect(prod.get_by_text("90 %")).to_be_visible()
+        expect(prod.get_by_role("region", name="Outcomes")).to_contain_text("clinic-v2")
+        checked(console, f"split-{width}")
+        prod.get_by_role("button", name="Roll back").click()
+        page.get_by_role("button", name="Roll back to clinic-v1").click()
+        expect(prod.get_by_text("90 %")).to_have_count(0)
+
+        page.get_by_role("tab", name="History").click()
+        expect(page.get_by_text("Tag split")).to_be_visible()
+        expect(page.get_by_text("local").first).to_be_visible()
+        checked(console, f"history-{width}")
+
+        a_conversation(base, flow_id)
+        page.get_by_role("tab", name="Migrate").click()
+        page.get_by_role("button", name="Dry run").click()
+        expect(page.get_by_text("1 conversation would move.")).to_be_visible()
+        page.get_by_role("button", name="Move 1 conversation").click()
+        expect(page.get_by_text("1 conversation has moved.")).to_be_visible()
+        page.get_by_role("tab", name="Replay").click()
+        page.get_by_role("combobox", name="Conversations of the tag").select_option("prod")
+        page.get_by_role("button", name="Replay", exact=True).click()
+        expect(page.get_by_text("Same path").first).to_be_visible()
+        console.is_accessible()
+
+        for pane in ("health", "jobs", "dead", "events", "calls", "latency", "mail"):
+            console.open(f"/operations?show={pane}")
+            expect(page.get_by_role("tabpanel").locator("table, .state").first).to_be_visible()
+            console.is_accessible()
+            within_its_width(page)
+            if pane in ("health", "latency"):
+                console.picture(f"operations-{pane}-{width}")
+        console.was_clean()
+
+
+def many_conversations(redis: RedisServer, base: str) -> None:
+    """As many as a busy day has: each with the head of a real one, which is all that lists read."""
+    a_conversation(base, published(base, "clinic-v1"))
+    with Redis.from_url(redis.url) as client:
+        one = ConversationKeys.of(ConversationRef("default", "conv-1")).named["snapshot"]
+        fields: Any = client.hgetall(one)
+        head = {name: fields[name] for name in (b"head", b"origin", b"seq", b"updatedAt")}
+        (found,) = client.zrange(index_key("default"), 0, -1, withscores=True)
+        pipeline = client.pipeline(transaction=False)
+        for number in range(1, MANY):
+            named = f"day-{number:05d}"
+            keys = ConversationKeys.of(ConversationRef("default", named)).named
+            pipeline.hset(keys["snapshot"], mapping=head)
+            pipeline.zadd(index_key("default"), {named: float(found[1])})
+        pipeline.execute()
+
+
+@needs_a_browser
+def test_ten_thousand_conversations_scroll(
+    tmp_path: Path, start_redis: Callable[[], RedisServer]
+) -> None:  # what must be shown: 2
+    redis = start_redis()
+    with opened_console(
+        tmp_path, FLOW_ENGINE_REDIS_URL=redis.url, FLOW_ENGINE_REDIS_UNSAFE="true"
+    ) as console:
+        many_conversations(redis, console.base)
+        page = console.page
+        console.open("/conversations")
+        expect(page.get_by_text("200 loaded, more below")).to_be_visible()
+        drawn = page.locator(".conversation-list li")
+        for _ in range(400):
+            page.evaluate(TO_THE_END)
+            if page.get_by_text("10,000 conversations").count():
+                break
+            page.wait_for_timeout(100)
+        expect(page.get_by_text("10,000 conversations")).to_be_visible()
+        assert 0 < drawn.count() < 60, "only what is seen is drawn"
+        page.evaluate(TO_THE_END)
+        expect(page.locator(f'li[aria-posinset="{MANY}"]')).to_be_visible()
+        console.is_accessible()
+        console.was_clean()
