@@ -11,7 +11,7 @@ import { momentQuery } from "./queries";
 import { type HumanMove, humanMoves, type JournalRow, waitingText } from "./timeline";
 
 type Conversation = Schemas["ConversationReply"];
-type HumanOutcome = Schemas["HandleHumanTask"]["outcome"];
+type HumanReport = Schemas["HandleHumanTask"];
 
 interface Props {
   readonly conversation: Conversation;
@@ -57,17 +57,14 @@ function HumanPart({ conversation, rows, latest }: Props): ReactNode {
   const waiting = conversation.status === "active" ? waitingText(rows) : null;
   const [text, setText] = useState<string | null>(null);
   const report = useMutation({
-    mutationFn: (what: { readonly outcome: string; readonly text?: string }) =>
-      reply(
-        client.POST("/v1/handle-human-task", {
-          body: {
-            contactId: conversation.contactId,
-            conversationId: id,
-            outcome: what.outcome as HumanOutcome,
-            ...(what.text === undefined ? {} : { text: what.text }),
-          },
-        }),
-      ),
+    mutationFn: async (what: { readonly outcome: string; readonly text?: string }) => {
+      const decided = waiting === null ? {} : { approvalId: waiting.id };
+      const body = { contactId: conversation.contactId, conversationId: id, ...decided, ...what };
+      const answer: object = await reply(client.POST("/v1/handle-human-task", { body: body as HumanReport }));
+      if ("result" in answer && answer.result === false && "reason" in answer) {
+        throw new Error(String(answer.reason)); // somebody else was faster
+      }
+    },
     onSuccess: () => {
       setText(null);
       void queries.invalidateQueries({ queryKey: ["conversation", id] });

@@ -125,16 +125,21 @@ export function humanMoves(taskStatus: string | null): HumanMove[] {
   }
 }
 
+export interface Waiting {
+  readonly id: number;
+  readonly text: string;
+}
+
 /** The text of the AI that waits for a person's decision; null where none does. */
-export function waitingText(rows: readonly JournalRow[]): { text: string; seq: number } | null {
-  let waiting: { text: string; seq: number } | null = null;
+export function waitingText(rows: readonly JournalRow[]): Waiting | null {
+  let waiting: Waiting | null = null;
   for (const row of rows) {
     const session = objectOf(row.delta.session);
     if (!("approval" in session)) continue;
     const approval = objectOf(session.approval);
     const text = textOf(approval.text);
-    if (textOf(approval.status) === "waiting" && text !== null) waiting = { text, seq: row.seq };
-    else if (session.approval === null || textOf(approval.status) !== null) waiting = null;
+    if (approval.status === "waiting" && text !== null) waiting = { id: Number(approval.id), text };
+    else if (session.approval === null || approval.status !== undefined) waiting = null;
   }
   return waiting;
 }
