@@ -25,7 +25,7 @@ TO_THE_END = "() => document.querySelector('.conversation-list').scrollTo(0, 1e9
 CALL = {"contactId": "call-1", "conversationId": "conv-1"}
 
 
-def published(base: str, *version_ids: str) -> str:
+def published(base: str, *version_ids: str, approval: bool = False) -> str:
     """The id of a flow with these versions, the first of which has the tag `prod`."""
     flow = call(base, "POST", "/v1/flows", {"name": "Clinic", "campaignId": "c", "updatedBy": "ada"})
     flow_id: str = flow["id"]
@@ -33,6 +33,8 @@ def published(base: str, *version_ids: str) -> str:
         changes: dict[str, Any] = {"globalPrompt": f"You answer the phone, {number}."} if number else {}
         document = {**clinic(_id=version_id), **changes}
         del document["conversationalFlowId"]
+        if approval:
+            next(task for task in document["tasks"] if task["type"] == "AIS")["approval"] = True
         call(base, "POST", f"/v1/flows/{flow_id}/versions", document)
     order = {"versionId": version_ids[0], "updatedBy": "ada"}
     call(base, "PUT", f"/v1/flows/{flow_id}/tags/prod", order)
@@ -191,6 +193,29 @@ def test_a_tag_is_promoted_split_and_rolled_back(tmp_path: Path, width: str) -> 
             within_its_width(page)
             if pane in ("health", "latency"):
                 console.picture(f"operations-{pane}-{width}")
+        console.was_clean()
+
+
+@needs_a_browser
+def test_a_text_that_waits_is_edited_and_approved_by_a_person(tmp_path: Path) -> None:  # what must be shown: 1
+    with opened_console(tmp_path) as console:
+        page, base = console.page, console.base
+        flow_id = published(base, "clinic-v1", approval=True)
+        a_conversation(base, flow_id)
+        waits = {**CALL, "outcome": "waiting", "text": "We refund it today."}
+        call(base, "POST", "/v1/handle-human-task", waits)
+        console.open("/conversations/conv-1")
+        text = page.get_by_label("What the agent wants to say")
+        expect(text).to_have_value("We refund it today.")
+        console.is_accessible()
+        text.fill("We refund it this week.")
+        page.get_by_role("button", name="Approve the edited text").click()
+        expect(page.get_by_text("A person: edited")).to_be_visible()
+        expect(text).to_have_count(0)
+        call(base, "POST", "/v1/handle-human-task", {**waits, "text": "Goodbye then."})
+        expect(text).to_have_value("Goodbye then.")
+        page.get_by_role("button", name="Reject").click()
+        expect(page.get_by_text("A person: rejected")).to_be_visible()
         console.was_clean()
 
 

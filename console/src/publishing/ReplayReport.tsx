@@ -90,13 +90,14 @@ export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
           {report.conversations.map((row) => (
             <details key={row.conversationId} className="card">
               <summary>
-                <Link to={`/conversations/${encodeURIComponent(row.conversationId)}`}>
-                  {row.conversationId}
-                </Link>{" "}
+                {row.conversationId}{" "}
                 <Badge tone={row.path === "same" ? "good" : "bad"}>
                   {row.path === "same" ? say("figure_samePath") : say("figure_otherPath")}
                 </Badge>
               </summary>
+              <p>
+                <Link to={`/conversations/${encodeURIComponent(row.conversationId)}`}>{say("open")}</Link>
+              </p>
               <ReplayedRow row={row} />
             </details>
           ))}

@@ -62,6 +62,7 @@ export const publishing = {
   figure_newRefusals: "New refusals",
   figure_variablesGone: "Values without a place",
   figure_promptsDiffer: "Prompts differ",
+  open: "Open the conversation",
   migrateFrom: "From",
   migrateTo: "To",
   mapping: "Tasks that have another name now",

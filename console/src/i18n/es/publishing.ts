@@ -66,6 +66,7 @@ export const publishing: Translation<typeof english> = {
   figure_newRefusals: "Rechazos nuevos",
   figure_variablesGone: "Valores sin sitio",
   figure_promptsDiffer: "Prompts distintos",
+  open: "Abrir la conversación",
   migrateFrom: "De",
   migrateTo: "A",
   mapping: "Tareas que ahora tienen otro nombre",

@@ -66,6 +66,7 @@ export const publishing: Translation<typeof english> = {
   figure_newRefusals: "Nuovi rifiuti",
   figure_variablesGone: "Valori senza posto",
   figure_promptsDiffer: "Prompt diversi",
+  open: "Apri la conversazione",
   migrateFrom: "Da",
   migrateTo: "A",
   mapping: "Task che ora hanno un altro nome",
