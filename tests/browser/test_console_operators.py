@@ -21,6 +21,8 @@ pytestmark = [needs_a_build, pytest.mark.filterwarnings("default")]
 expect.set_options(timeout=30_000)
 
 MANY = 10_000
+PICTURED = {"conversation-wide", "conversations-narrow", "split-wide", "operations-health-wide"}
+"""What the docs show."""
 TO_THE_END = "() => document.querySelector('.conversation-list').scrollTo(0, 1e9)"
 CALL = {"contactId": "call-1", "conversationId": "conv-1"}
 
@@ -57,7 +59,8 @@ def within_its_width(page: Page) -> None:
 def checked(console: Console, name: str) -> None:
     console.is_accessible()
     within_its_width(console.page)
-    console.picture(name)
+    if name in PICTURED:
+        console.picture(name)
 
 
 @needs_a_browser
@@ -191,13 +194,15 @@ def test_a_tag_is_promoted_split_and_rolled_back(tmp_path: Path, width: str) -> 
             expect(page.get_by_role("tabpanel").locator("table, .state").first).to_be_visible()
             console.is_accessible()
             within_its_width(page)
-            if pane in ("health", "latency"):
+            if f"operations-{pane}-{width}" in PICTURED:
                 console.picture(f"operations-{pane}-{width}")
         console.was_clean()
 
 
 @needs_a_browser
-def test_a_text_that_waits_is_edited_and_approved_by_a_person(tmp_path: Path) -> None:  # what must be shown: 1
+def test_a_text_that_waits_is_edited_and_approved_by_a_person(
+    tmp_path: Path,
+) -> None:  # what must be shown: 1
     with opened_console(tmp_path) as console:
         page, base = console.page, console.base
         flow_id = published(base, "clinic-v1", approval=True)
