@@ -68,8 +68,7 @@ class Eraser:
                 self._forget_listed, {"index": of_original}, {"ids": [conversation.conversation_id]}
             )
         await self._erase_forks(conversation, erasure)
-        of_jobs = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY, **LETTER_KEYS}
-        await self._driver.run(self._erase_jobs, of_jobs, {"owner": job_owner(conversation)})
+        await self._forget_jobs(conversation)
         await self._sweep(conversation, spared="")
         relay = DueJob(Job("relay", conversation), erasure.now)
         if not self._driver.single_node:
@@ -105,6 +104,11 @@ class Eraser:
             "archived": "1" if erasure.archived else "0",
         }
         return bool(await self._driver.run(self._erase, script_keys, args, confirmed=True))
+
+    async def _forget_jobs(self, conversation: ConversationRef) -> None:
+        """Pending ones, their leases and dead letters."""
+        of_jobs = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY, **LETTER_KEYS}
+        await self._driver.run(self._erase_jobs, of_jobs, {"owner": job_owner(conversation)})
 
     async def _erase_forks(self, conversation: ConversationRef, erasure: storage.Erasure) -> None:
         """An id that was taken by another conversation since is left."""

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from flow_engine.idempotency import IdempotencyKey
-from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.dialogue import ConversationRef, encoded_id
 from flow_engine.ports.jobs import Claim, DueJob, Job
 from flow_engine.ports.telemetry import Unobserved
 from flow_engine.runtime.events import erasure_event
@@ -177,7 +177,7 @@ async def left_of(store: RedisMemory, ref: ConversationRef) -> set[str]:
     for name in shared:
         kind = await client.type(name)
         found = repr(await reads[kind](name)) if kind in reads else ""
-        if ref.conversation_id in found:
+        if ref.conversation_id in found or encoded_id(ref.conversation_id) in found:
             own.add(name)
     return own
 
@@ -190,6 +190,7 @@ async def left_of(store: RedisMemory, ref: ConversationRef) -> set[str]:
         ("_sweep", ":conversations}::index"),
         ("_sweep", "{flow-engine}:events"),
         ("_erase_keys", "::snapshot"),
+        ("_forget_jobs", "{flow-engine}:jobs::dead::letters"),
         ("_erase_forks", "::snapshot"),
     ],
 )
@@ -217,6 +218,9 @@ async def test_each_remover_is_needed(
         monkeypatch.setattr(erasing.Eraser, remover, nothing)
     eraser = erasing.Eraser(store.driver)
     assert await eraser.erase(talk.ref, ERASURE)
+    waiting = [Job.named(name.decode()) for name, _ in await store.driver.zrange(JOBS_KEY, at_most=99)]
+    own = {job.kind for job in waiting if job.conversation == talk.ref}
+    assert (own <= {"relay"}) is (remover != "_forget_jobs")
     outbox = ConversationKeys.of(talk.ref).named["outbox"]
     spared = {outbox, ConversationKeys.of(fork.ref).named["outbox"], JOBS_KEY}
     left = await left_of(store, talk.ref) | await left_of(store, fork.ref)
