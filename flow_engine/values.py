@@ -28,7 +28,7 @@ from typing import Literal, TypeAlias, cast
 
 import phonenumbers
 
-from flow_engine.vocabulary import VARIABLE_TYPES, SensitiveKind, VariableType
+from flow_engine.vocabulary import VARIABLE_TYPES, Precedence, SensitiveKind, VariableType
 
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
 
@@ -59,7 +59,9 @@ _PHONE_ACCEPTED = "a valid phone number such as '+39 347 123 4567', or {country,
 @dataclass(frozen=True, slots=True)
 class VariableSpec:
     """A variable as the flow declares it. `enum_values` is empty for every type but enum. `id` and `name`
-    have at most 512 characters. What is `sensitive` is shown as `masking` has it."""
+    have at most 512 characters. What is `sensitive` is shown as `masking` has it. A value is old after
+    `fresh_for` seconds, None for never. `precedence` is None where nobody listens to the user once a tool has
+    written."""
 
     id: str
     name: str
@@ -67,6 +69,8 @@ class VariableSpec:
     prompt: str | None = None
     enum_values: tuple[str | int | float, ...] = ()
     sensitive: bool | SensitiveKind = False
+    fresh_for: float | None = None
+    precedence: Precedence | None = None
 
 
 @dataclass(frozen=True, slots=True)

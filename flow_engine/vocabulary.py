@@ -45,6 +45,9 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 ContactStatus = Literal["active", "ended", "superseded"]
 
 Advance = Literal["suggest", "auto"]
+
+Precedence = Literal["tool", "user", "latest"]
+"""Whose value counts where a tool and the user contradict each other."""
 """What an open connection does by itself: it is suggested to the model, or the conversation takes it."""
 
 MemoryFormat = Literal["markdown", "toon"]

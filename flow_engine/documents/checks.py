@@ -17,13 +17,12 @@ from flow_engine.documents.references import (
     normalise_name,
     references_of,
 )
+from flow_engine.documents.values import LONGEST_S
 from flow_engine.errors import Finding
 
 LONGEST_ID = 512
 """Characters: requests name versions and tasks by ids of at most this length."""
 MOST_SCORECARDS, MOST_CRITERIA, GREATEST_WEIGHT = 10, 20, 1_000_000
-LONGEST_S = 10 * 365 * 24 * 60 * 60
-"""Seconds of ten years: what is longer was not meant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from flow_engine.documents.values import (
     Number,
     RequiredIf,
     SchemaVersion,
+    Seconds,
     Sensitive,
     ShapedBy,
     Text,
@@ -35,7 +36,15 @@ from flow_engine.documents.values import (
 )
 from flow_engine.errors import pointer
 from flow_engine.task_types import ROUTED_TYPES, TaskKind, kind_of
-from flow_engine.vocabulary import CHANNELS, VARIABLE_TYPES, Advance, Channel, TaskType, VariableType
+from flow_engine.vocabulary import (
+    CHANNELS,
+    VARIABLE_TYPES,
+    Advance,
+    Channel,
+    Precedence,
+    TaskType,
+    VariableType,
+)
 
 T = TypeVar("T")
 
@@ -266,6 +275,8 @@ class Variable(Document):
     name: Text
     type: VariableType
     sensitive: Sensitive = False
+    fresh_for: Maybe[Seconds] = None
+    precedence: Maybe[Precedence] = None
     enum_values: EnumValues = ()
     prompt: Annotated[
         Maybe[Text],

@@ -139,6 +139,25 @@ a version has a variable with `sensitive: "card"`, card numbers (13 to 19 digits
 and a right check digit) are masked in every utterance before anything is kept of it, so that only a tool
 can write such a variable.
 
+## Old and contradicted values
+
+A value of a variable with `freshFor` is old so many seconds after it was last written. It counts all the
+same: it opens what requires it, conditions and templates read it, tools get it. The prompt's memory table
+has a row behind it that tells its age and asks to confirm it, and `GET /v1/memory/{id}` shows `stale` and
+`ageS`, its age in seconds. The same value written again, by a tool or heard from the user, confirms it: its
+age begins anew. A model that reads along is told the old value, unless it is sensitive, and gives it again
+where the user's last words confirm it. What a tool has written is confirmed by tools alone, unless the
+variable has `precedence`.
+
+Once a tool has written a variable, nobody listens to what the user says of it. With `precedence` the user is
+heard there too, and where he contradicts the tool, one of the two values counts: the tool's (`tool`), the
+user's (`user`), or the one that was written last (`latest`). The other is kept and shown: in a row of the
+prompt's memory table, in the `provenance` of the value (`superseded`, and `conflict` with who, when and
+where), and by an event `value_conflict`, whichever of the two came later. They agree as texts by their
+words, whatever the capitals, and in every other type by the canonical form; the tool's value then counts as
+written at the later of the two moments. A tool that takes its value back, or a user who says the tool's,
+ends the conflict. Custom variables are written by tools alone, so that `precedence` means nothing there.
+
 ## Objects
 """
 

@@ -212,14 +212,22 @@ def _string_or_number(value: object) -> str | int | float:
 
 
 LONGEST_DAYS = 3650
+LONGEST_S = LONGEST_DAYS * 24 * 60 * 60
+"""Seconds of ten years: what is longer was not meant."""
 
 
-def _days(value: object) -> int | float:
-    days = _number(value)
-    if not 1 <= days <= LONGEST_DAYS:
-        context = {"most": LONGEST_DAYS, "given": quoted(value)}
-        raise PydanticCustomError("not_allowed", "must be from 1 to {most} days, not {given}", context)
-    return days
+def _lasting(unit: str, most: int) -> pydantic.PlainValidator:
+    """A number of at least one of that unit."""
+
+    def check(value: object) -> int | float:
+        length = _number(value)
+        if not 1 <= length <= most:
+            context = {"most": most, "unit": unit, "given": quoted(value)}
+            raise PydanticCustomError("not_allowed", "must be from 1 to {most} {unit}, not {given}", context)
+        return length
+
+    published = Annotated[float, pydantic.Field(ge=1, le=most)]
+    return pydantic.PlainValidator(check, json_schema_input_type=published)
 
 
 def _sensitive(value: object) -> bool | SensitiveKind:
@@ -235,12 +243,8 @@ Number = Annotated[int | float, pydantic.PlainValidator(_number, json_schema_inp
 EnumValue = Annotated[
     str | int | float, pydantic.PlainValidator(_string_or_number, json_schema_input_type=str | float)
 ]
-Days = Annotated[
-    int | float,
-    pydantic.PlainValidator(
-        _days, json_schema_input_type=Annotated[float, pydantic.Field(ge=1, le=LONGEST_DAYS)]
-    ),
-]
+Days = Annotated[int | float, _lasting("days", LONGEST_DAYS)]
+Seconds = Annotated[int | float, _lasting("seconds", LONGEST_S)]
 Sensitive = Annotated[
     bool | SensitiveKind,
     pydantic.PlainValidator(_sensitive, json_schema_input_type=bool | SensitiveKind),

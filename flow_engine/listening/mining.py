@@ -1,9 +1,12 @@
 """ConvMiner's rules: what the dialogue is read for, and what is taken of the answers (F18, F37, F39).
 
-1. Only the user's own words are a source. Custom variables and those that a tool has written are not asked.
+1. Only the user's own words are a source. Custom variables are not asked, nor those that a tool has written,
+   unless their `precedence` says whose value counts then.
 2. Rules read first, a model after them, about what they left; a value that does not fit its variable's
    type is dropped and counted, the others of the same answer stay.
-3. A later user turn replaces an earlier mined value, which is kept as superseded.
+3. A later user turn replaces an earlier mined value, which is kept as superseded. One that says the same
+   confirms a value that grows old; a model reads what was said before as well, so that its word counts for a
+   value that is old already.
 4. A checkpoint is reached once.
 5. Reading along also counts: how often the agent asked in vain, and for how many turns a task could have
    been entered.
@@ -24,12 +27,13 @@ from flow_engine.ports.dialogue import DialogueTurn
 from flow_engine.ports.extraction import ExtractionRequest, Extractor
 from flow_engine.ports.models import LLMRequest, instruction
 from flow_engine.runtime.compiled import miner_settings
-from flow_engine.runtime.memory import MINER, MemoryEntry, open_for_mining
+from flow_engine.runtime.memory import MINER, MemoryEntry, is_stale, open_for_mining
 from flow_engine.runtime.mining_state import MinedBy, MiningState, Provenance, ReachedCheckpoint
-from flow_engine.runtime.prompt import PromptSections, tenant_zone
+from flow_engine.runtime.prompt import PromptSections, as_data, tenant_zone
 from flow_engine.runtime.rules import reachable_tasks
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import LoadedConversation
+from flow_engine.runtime.tables import value_text
 from flow_engine.values import VALUE_KINDS, JsonValue, ValueRejected, VariableSpec, canonical
 
 ANSWER_TOKENS = 1_000
@@ -74,7 +78,8 @@ class MiningRequest:
     """Everything that one reading of the last user turn is about. `read_through`: the turn read before it.
 
     `unread` are the user's turns since then with what the agent had said before each, oldest first: a burst
-    is read at once, its last turn is `turn`.
+    is read at once, its last turn is `turn`. `to_confirm` are old values by variable id, without sensitive
+    ones.
     """
 
     turn: DialogueTurn
@@ -86,6 +91,7 @@ class MiningRequest:
     checkpoints: Sequence[Checkpoint]
     tuning: MiningTuning
     timezone: tzinfo
+    to_confirm: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
 def mining_request_of(runner: ConversationalFlowRunner) -> MiningRequest | None:
@@ -95,6 +101,7 @@ def mining_request_of(runner: ConversationalFlowRunner) -> MiningRequest | None:
     turn = next((t for t in reversed(loaded.turns) if is_last_turn(t, loaded)), None)
     if turn is None or not tuning.enabled or was_read(turn, loaded.mining):
         return None
+    variables = open_for_mining(runner.flow.variables, loaded.tools)
     before = loaded.turns[: loaded.turns.index(turn)]
     unread = _unread([*before, turn], loaded.mining.mined_through)[-tuning.turns :]
     return MiningRequest(
@@ -103,7 +110,7 @@ def mining_request_of(runner: ConversationalFlowRunner) -> MiningRequest | None:
         read_through=loaded.mining.mined_through,
         previous_bot_turn=unread[-1][1],
         turns=[t for t in (*before, turn) if t.type == "message"][-tuning.turns :],
-        variables=open_for_mining(runner.flow.variables, loaded.tools),
+        variables=variables,
         checkpoints=[
             c
             for c in runner.task.document.enabled_checkpoints
@@ -111,6 +118,11 @@ def mining_request_of(runner: ConversationalFlowRunner) -> MiningRequest | None:
         ],
         tuning=tuning,
         timezone=tenant_zone(runner.tenant),
+        to_confirm={
+            spec.id: runner.memory[spec.id].value
+            for spec in variables
+            if not spec.sensitive and is_stale(spec, runner.memory.get(spec.id), runner.now)
+        },
     )
 
 
@@ -166,7 +178,8 @@ def extraction_requests(request: MiningRequest) -> list[tuple[str, ExtractionReq
 class MiningResult:
     """What was read: values by variable id with their source, checkpoints by id with the reason. `said_in`
     are message ids by variable id, for values that were not said in the last turn. `heard` is all that rules
-    found, as (variable id, value, message id), what was said otherwise later too."""
+    found, as (variable id, value, message id), what was said otherwise later too. `confidence` is the model's,
+    from 0 to 1, by variable id."""
 
     values: Mapping[str, tuple[JsonValue, MinedBy]] = field(
         default_factory=dict[str, tuple[JsonValue, MinedBy]]
@@ -176,6 +189,7 @@ class MiningResult:
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])
     failed: bool = False
+    confidence: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def read_by_rules(extractor: Extractor, request: MiningRequest) -> MiningResult:
@@ -211,6 +225,13 @@ def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSec
         )
         for variable in wanted
     ]
+    system += [
+        sections["mining_confirm"].format(name=v.name, value=as_data(value_text(v.type, value)))
+        for v in wanted
+        if (value := request.to_confirm.get(v.id)) is not None
+    ]
+    if wanted:
+        system.append(sections["mining_confidence"])
     if request.checkpoints:
         system.append(sections["mining_checkpoints"])
         system += [f"- {c.id}: {c.name}. {c.prompt}" for c in request.checkpoints]
@@ -240,7 +261,9 @@ def _answer_schema(
     variables: Iterable[VariableSpec], checkpoints: Iterable[Checkpoint]
 ) -> Mapping[str, object]:
     values: dict[str, object] = {}
+    confidence: dict[str, object] = {}
     for variable in variables:
+        confidence[variable.name] = {"type": ["number", "null"]}
         if variable.type == "enum":
             values[variable.name] = {"enum": [*variable.enum_values, None]}
         else:
@@ -253,7 +276,10 @@ def _answer_schema(
     properties: dict[str, object] = {"values": {"type": "object", "properties": values}}
     if checkpoints:
         properties["checkpoints"] = {"type": "array", "items": reached}
-    return {"type": "object", "properties": properties, "required": list(properties)}
+    required = list(properties)
+    if confidence:
+        properties["confidence"] = {"type": "object", "properties": confidence}
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def read_answer(request: MiningRequest, data: object, runner: ConversationalFlowRunner) -> MiningResult:
@@ -282,6 +308,16 @@ def read_answer(request: MiningRequest, data: object, runner: ConversationalFlow
             continue
         if fitting is not None:
             values[spec.id] = (fitting, "model")
+    confidence: dict[str, float] = {}
+    for name, sure in as_object(answer.get("confidence")).items():
+        spec = runner.flow.variables.resolve(name)
+        if (
+            spec is not None
+            and spec.id in values
+            and type(sure) in (int, float)
+            and 0 <= cast("float", sure) <= 1
+        ):
+            confidence[spec.id] = cast("float", sure)
     known = {c.id for c in request.checkpoints}
     reached: dict[str, str] = {}
     listed = answer.get("checkpoints")
@@ -289,7 +325,7 @@ def read_answer(request: MiningRequest, data: object, runner: ConversationalFlow
         point = as_object(item).get("id")
         if isinstance(point, str) and point in known:
             reached[point] = str(as_object(item).get("reason") or "")[:500]
-    return MiningResult(values, dropped=dict(dropped), checkpoints=reached)
+    return MiningResult(values, dropped=dict(dropped), checkpoints=reached, confidence=confidence)
 
 
 def region_of(language: str) -> str | None:
@@ -320,17 +356,24 @@ def mining_effects(
     entries: dict[str, MemoryEntry] = {}
     provenance = dict(state.provenance)
     for var_id, (value, source) in result.values.items():
-        earlier = runner.loaded.mined.get(var_id)
-        if var_id not in open_ids or (earlier is not None and earlier.value == value):
+        earlier, spec = runner.loaded.mined.get(var_id), runner.flow.variables.resolve(var_id)
+        if spec is None or var_id not in open_ids:
             continue
-        spec = runner.flow.variables.resolve(var_id)
-        if spec is not None:
-            entries[var_id] = MemoryEntry(spec.type, MINER, now, value, request.turn.contact_id, None)
-            superseded = earlier.value if earlier is not None else None
-            message_id = result.said_in.get(var_id, request.turn.message_id)
-            provenance[var_id] = Provenance(
-                source=source, message_id=message_id, at=now, superseded=superseded
-            )
+        superseded = None if earlier is None else earlier.value
+        if superseded == value:
+            old = is_stale(spec, runner.memory.get(var_id), now)
+            if not old and (spec.fresh_for is None or source == "model"):
+                continue
+            noted = provenance.get(var_id)
+            superseded = None if noted is None else noted.superseded
+        entries[var_id] = MemoryEntry(spec.type, MINER, now, value, request.turn.contact_id, None)
+        provenance[var_id] = Provenance(
+            source=source,
+            message_id=result.said_in.get(var_id, request.turn.message_id),
+            at=now,
+            superseded=superseded,
+            confidence=result.confidence.get(var_id) if source == "model" else None,
+        )
     reached = [c for c in request.checkpoints if c.id in result.checkpoints]
     counted, stalled = _watched(runner, request, entries)
     marks = {

@@ -15,12 +15,14 @@ from flow_engine.runtime import commands
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.human_part import HumanPart
-from flow_engine.runtime.memory import MINER
+from flow_engine.runtime.memory import MINER, Conflict, age_s, is_stale
 from flow_engine.runtime.platform import Platform
+from flow_engine.runtime.privacy import masked_conflicts
 from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput
 from flow_engine.runtime.replies import (
     ApprovalReply,
     ConditionReply,
+    ConflictReply,
     FixedParts,
     KnownVariable,
     MemoryVariable,
@@ -100,8 +102,14 @@ def prompt_input(runner: ConversationState, memory_format: MemoryFormat | None =
         returns_to=None if (back := runner.returns_to) is None else back.name,
         suggested=runner.suggested,
         secrets=runner.secrets(),
-        tables=loaded.tables if runner.memory is loaded.merged and not runner.flow.sensitive else {},
+        tables=loaded.tables if runner.memory is loaded.merged and _plain(runner.flow) else {},
+        conflicts=masked_conflicts(runner.flow, runner.conflicts),
     )
+
+
+def _plain(flow: CompiledFlow) -> bool:
+    """Whether the table of a memory follows from its values alone: no masks, ages or contradictions."""
+    return not (flow.sensitive or flow.ageing or flow.contested)
 
 
 def _conditions(runner: ConversationState) -> PromptConditions:
@@ -391,6 +399,12 @@ def memory_variables(runner: ConversationState, *, reveal: bool) -> list[MemoryV
         for spec in runner.flow.variables
         if (entry := memory.get(spec.id)) is not None
     ]
+    ageing = runner.flow.ageing
+    for variable in found if ageing else ():
+        id = variable["varId"]
+        if id in ageing and variable["value"] is not None:
+            variable["stale"] = is_stale(ageing[id], memory[id], runner.now)
+            variable["ageS"] = age_s(memory[id], runner.now)
     for variable in found if runner.flow.sensitive else ():
         if variable["varId"] in runner.flow.sensitive:
             variable["sensitive"] = runner.flow.sensitive[variable["varId"]].sensitive
@@ -399,25 +413,42 @@ def memory_variables(runner: ConversationState, *, reveal: bool) -> list[MemoryV
 
 def known_variables(runner: ConversationState, *, reveal: bool) -> list[KnownVariable]:
     """`memory_variables`, each with where its value comes from."""
+    conflicts = runner.conflicts
     return [
-        KnownVariable(**each, provenance=_provenance(runner, each, reveal=reveal))
+        KnownVariable(
+            **each, provenance=_provenance(runner, each, conflicts.get(each["varId"]), reveal=reveal)
+        )
         for each in memory_variables(runner, reveal=reveal)
     ]
 
 
 def _provenance(
-    runner: ConversationState, variable: MemoryVariable, *, reveal: bool
+    runner: ConversationState, variable: MemoryVariable, conflict: Conflict | None, *, reveal: bool
 ) -> ProvenanceReply | None:
     """What the miner noted of its value, else the tool that wrote it; None without a value."""
     if variable["value"] is None:
         return None
+    hide = None if reveal else runner.flow.sensitive.get(variable["varId"])
     mined = runner.loaded.mining.provenance.get(variable["varId"])
     if variable["updatedBy"] != MINER or mined is None:
-        return ProvenanceReply(source="tool", messageId=None, at=variable["updatedAt"], superseded=None)
-    hide = None if reveal else runner.flow.sensitive.get(variable["varId"])
-    return ProvenanceReply(
-        source=mined.source,
-        messageId=mined.message_id,
-        at=utc_text(mined.at),
-        superseded=shown(hide, cast("JsonValue", mined.superseded)),
-    )
+        reply = ProvenanceReply(source="tool", messageId=None, at=variable["updatedAt"], superseded=None)
+    else:
+        reply = ProvenanceReply(
+            source=mined.source,
+            messageId=mined.message_id,
+            at=utc_text(mined.at),
+            superseded=shown(hide, cast("JsonValue", mined.superseded)),
+        )
+        if mined.confidence is not None:
+            reply["confidence"] = mined.confidence
+    if conflict is not None:
+        other, by_user = conflict.other, conflict.by_tool and mined is not None
+        reply["superseded"] = value = shown(hide, other.value)
+        reply["conflict"] = ConflictReply(
+            value=value,
+            source=mined.source if by_user and mined is not None else "tool",
+            updatedBy=other.updated_by,
+            messageId=mined.message_id if by_user and mined is not None else None,
+            at=None if other.updated_at is None else utc_text(other.updated_at),
+        )
+    return reply

@@ -8,7 +8,7 @@ from typing import cast
 from flow_engine.conditions.evaluation import Condition
 from flow_engine.conditions.language import ConditionMistake
 from flow_engine.documents import FlowVersion, Task, normalise_name, parse_version
-from flow_engine.documents.checks import LONGEST_S
+from flow_engine.documents.values import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.statechart import Chart
@@ -45,7 +45,8 @@ class TaskPlan:
 class CompiledFlow:
     """`names` maps every accepted way to name a task (F4) to its id; `conditions` every condition of the
     document, by its text; `lifetime_s` is F16's expiry. In seconds, 24 hours to 10 years. `moves_by_itself`:
-    a connection advances without being asked. `sensitive` are the variables that are shown as masks, by id.
+    a connection advances without being asked. `sensitive` are the variables that are shown as masks, by id,
+    `ageing` those whose values grow old, `contested` those for which the user is heard beside a tool.
     `writers`: by variable id the tasks whose tools can write it, with these tools; tools that do not tell
     what they write count for custom variables that no tool names. `hears` are the tasks in which a sensitive
     value may be read in what users say."""
@@ -63,6 +64,8 @@ class CompiledFlow:
     moves_by_itself: bool
     sensitive: Mapping[str, VariableSpec]
     hears: frozenset[str]
+    ageing: Mapping[str, VariableSpec]
+    contested: Mapping[str, VariableSpec]
     writers: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]
 
     @property
@@ -104,7 +107,14 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
     plans = {task.id: plan_of(task, version.ways_from(task)) for task in version.tasks}
     variables = VariableIndex(
         VariableSpec(
-            v.id, v.name, v.type, prompt=v.prompt, enum_values=tuple(v.enum_values), sensitive=v.sensitive
+            v.id,
+            v.name,
+            v.type,
+            prompt=v.prompt,
+            enum_values=tuple(v.enum_values),
+            sensitive=v.sensitive,
+            fresh_for=v.fresh_for,
+            precedence=None if v.type == "custom" else v.precedence,
         )
         for v in version.variables
     )
@@ -136,6 +146,8 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
             if any(spec.sensitive and spec.type != "custom" for spec in variables)
             and miner_settings(version, task).get("enabled") is not False
         ),
+        ageing={spec.id: spec for spec in variables if spec.fresh_for is not None},
+        contested={spec.id: spec for spec in variables if spec.precedence is not None},
         writers={var_id: _writers_of(version, var_id) for plan in plans.values() for var_id in plan.required},
     )
 

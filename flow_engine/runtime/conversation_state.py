@@ -13,7 +13,7 @@ from flow_engine.masking import SHORTEST, Secrets
 from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn, Fork
 from flow_engine.ports.jobs import DueJob, Job, JobKind
 from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan
-from flow_engine.runtime.memory import MemoryEntry, PreviousContact
+from flow_engine.runtime.memory import Conflict, MemoryEntry, PreviousContact, conflicts_of, settled
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import masked_memory, masked_turns, values_known, values_stored
 from flow_engine.runtime.prompt import tenant_zone
@@ -35,8 +35,8 @@ class ConversationState:
 
     `new_memory` is set when the conversation starts anew, and `former` what is left of the one before;
     `memory` is the merged memory (F18). `left_task` is the task that a contact was taken out of because its
-    channel lacks it. `advanced` are the names of the tasks between which it went on by itself. `now` is aware
-    and in UTC.
+    channel lacks it. `advanced` are the names of the tasks between which it went on by itself. `contradicted`
+    are ids of variables of which this step has told a conflict. `now` is aware and in UTC.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ConversationState:
         self.loaded = loaded
         self.platform = platform
         self.now = now
-        self.memory: Mapping[str, MemoryEntry] = loaded.merged
+        self.memory: Mapping[str, MemoryEntry] = memory_of(flow, loaded)
         self.tenant = loaded.tenant
         self.previous_contacts: tuple[PreviousContact, ...] = loaded.previous_contacts
         self.new_memory: NewMemory | None = None
@@ -61,6 +61,7 @@ class ConversationState:
         self.former: FormerConversation | None = None
         self.left_task: TaskPlan | None = None
         self.advanced: tuple[str, str] | None = None
+        self.contradicted: list[str] = []
         self._refusal: TaskRefusal | None = None
 
     @property
@@ -109,6 +110,14 @@ class ConversationState:
         """The merged memory as prompts show it: with a mask in place of every sensitive value."""
         return masked_memory(self.flow, self.memory) if self.flow.sensitive else self.memory
 
+    @property
+    def conflicts(self) -> Mapping[str, Conflict]:
+        """Where the user contradicts a tool, by variable id, as it is stored."""
+        contested = self.flow.contested
+        if not contested or self.new_memory is not None:
+            return {}
+        return conflicts_of(self.loaded.mined, self.loaded.tools, contested)
+
     def secrets(self, *written: Mapping[str, MemoryEntry] | None, shortest: int = SHORTEST) -> Secrets | None:
         """The sensitive values that texts of this conversation may quote, those of entries that are about to
         be stored among them; None for a flow without any. `shortest` is in characters of a value."""
@@ -132,7 +141,7 @@ class ConversationState:
         if session is None or self.new_memory is not None:
             return None
         since = session.task.entered_at if session.task.task_id == self.task.id else self.now
-        memory = self.loaded.merged
+        memory = memory_of(self.flow, self.loaded)
         facts = facts_of(session, memory, self.loaded.tenant, since) if self.flow.conditions else None
         held = self.flow.chart.status(session.states) in self.task.kind.holds
         return TaskGuard(self.flow, memory, session.latest_contact.channel, self.task, facts, held)
@@ -311,6 +320,12 @@ class ConversationState:
 
     def has_task_validation_error(self) -> bool:
         return self._refusal is not None
+
+
+def memory_of(flow: CompiledFlow, loaded: LoadedConversation) -> Mapping[str, MemoryEntry]:
+    """The merged memory of what is stored, by variable id, by the precedence of the flow's variables."""
+    merged = loaded.merged
+    return settled(merged, loaded.mined, loaded.tools, flow.contested) if flow.contested else merged
 
 
 def facts_of(

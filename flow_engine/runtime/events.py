@@ -11,6 +11,7 @@ object whose `subtype` is one of:
     task_changed         {from, to, by?}                 by: back, or advance where nobody asked for it
     task_refused         {code, task}
     task_stalled         {task, turns}
+    value_conflict       {varId, name, value, updatedBy, other, otherBy, precedence}
     routing_requested    {skills?, optionalSkills?, agents?, timeout}
     human_task           {outcome, reason?, approvalId?, text?, draft?, timeout?}  see docs/events.md
     version_migrated     {from, to}

@@ -1,10 +1,12 @@
 """The rules of the memory: who may write a variable, whose value counts, how entries are stored (F17–F20).
 
 1. Two writers, two hashes. The miner reads the dialogue along; tools write through the memory API.
-2. A tool's entry that has a value wins over the miner's, always. A tool's entry without a value, taken
-   back or never written, hides nothing.
-3. The miner never mines a custom variable, nor one that a tool has given a value.
-4. A batch of tool writes is all or nothing, and names each variable at most once, since the order of a
+2. A tool's entry that has a value wins over the miner's, unless the variable's `precedence` says otherwise.
+   A tool's entry without a value, taken back or never written, hides nothing.
+3. The miner never mines a custom variable, nor one without `precedence` that a tool has given a value.
+4. Where user and tool contradict each other, both entries are kept; where they agree, the tool's counts as
+   written when either of them was written last.
+5. A batch of tool writes is all or nothing, and names each variable at most once, since the order of a
    batch carries no meaning.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Any, Never
 
@@ -93,6 +95,76 @@ def merge(mined: Mapping[str, MemoryEntry], tools: Mapping[str, MemoryEntry]) ->
     return merged
 
 
+class Conflict(msgspec.Struct, frozen=True):
+    """What a tool has written and what the user has said instead: the entry that counts, and the other."""
+
+    counts: MemoryEntry
+    other: MemoryEntry
+
+    @property
+    def by_tool(self) -> bool:
+        """Whether it is the tool's entry that counts."""
+        return self.counts.updated_by != MINER
+
+
+def conflicts_of(
+    mined: Mapping[str, MemoryEntry],
+    tools: Mapping[str, MemoryEntry],
+    contested: Mapping[str, values.VariableSpec],
+) -> dict[str, Conflict]:
+    """By variable id, of those that are `contested`: by id too."""
+    found: dict[str, Conflict] = {}
+    for var_id, spec in contested.items():
+        heard, written = mined.get(var_id), tools.get(var_id)
+        if heard is None or written is None or not (heard.has_value and written.has_value):
+            continue
+        if not _agree(heard.value, written.value):
+            later = (heard.updated_at or _NEVER) > (written.updated_at or _NEVER)
+            by_user = spec.precedence == "user" or (spec.precedence == "latest" and later)
+            found[var_id] = Conflict(heard, written) if by_user else Conflict(written, heard)
+    return found
+
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+def _agree(heard: JsonValue, written: JsonValue) -> bool:
+    """Texts by their words: nobody says capitals."""
+    if isinstance(heard, str) and isinstance(written, str):
+        return heard.casefold().split() == written.casefold().split()
+    return heard == written
+
+
+def settled(
+    merged: Mapping[str, MemoryEntry],
+    mined: Mapping[str, MemoryEntry],
+    tools: Mapping[str, MemoryEntry],
+    contested: Mapping[str, values.VariableSpec],
+) -> Mapping[str, MemoryEntry]:
+    """The merged memory by what the `contested` variables, by id, say of whose value counts."""
+    conflicts = conflicts_of(mined, tools, contested)
+    own = {var_id: conflict.counts for var_id, conflict in conflicts.items()}
+    for var_id in contested.keys() - own.keys():
+        heard, entry = mined.get(var_id), merged.get(var_id)
+        if heard is None or entry is None or heard.updated_at is None or entry.updated_at is None:
+            continue
+        if heard.has_value and heard.updated_at > entry.updated_at:
+            own[var_id] = msgspec.structs.replace(entry, updated_at=heard.updated_at)
+    return {**merged, **own} if own else merged
+
+
+def age_s(entry: MemoryEntry, now: datetime) -> int:
+    """Whole seconds since a value was written, never below 0. `now` is aware."""
+    return 0 if entry.updated_at is None else max(0, int((now - entry.updated_at).total_seconds()))
+
+
+def is_stale(spec: values.VariableSpec, entry: MemoryEntry | None, now: datetime) -> bool:
+    """Whether a value is older than its variable's `freshFor`. `now` is aware."""
+    if spec.fresh_for is None or entry is None or not entry.has_value:
+        return False
+    return age_s(entry, now) >= spec.fresh_for
+
+
 def open_for_mining(
     specs: Iterable[values.VariableSpec], tools: Mapping[str, MemoryEntry]
 ) -> tuple[values.VariableSpec, ...]:
@@ -100,7 +172,8 @@ def open_for_mining(
     return tuple(
         spec
         for spec in specs
-        if spec.type != "custom" and not ((entry := tools.get(spec.id)) and entry.has_value)
+        if spec.type != "custom"
+        and (spec.precedence is not None or not ((entry := tools.get(spec.id)) and entry.has_value))
     )
 
 

@@ -21,12 +21,13 @@ class _Stored(BaseModel):
 
 class Provenance(_Stored):
     """Where a mined value comes from, and the mined value that it took the place of. `at` is in UTC,
-    `superseded` a JSON value."""
+    `superseded` a JSON value, `confidence` the model's own, from 0 to 1, None where it gave none."""
 
     source: MinedBy
     message_id: str
     at: datetime
     superseded: object = None
+    confidence: float | None = None
 
 
 class ReachedCheckpoint(_Stored):

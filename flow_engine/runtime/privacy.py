@@ -17,7 +17,7 @@ from flow_engine.masking import MASKS, Secrets, shown
 from flow_engine.ports.dialogue import DialogueTurn, is_user_turn, message_name
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.journal import JournalEntry
-from flow_engine.runtime.memory import MemoryEntry
+from flow_engine.runtime.memory import Conflict, MemoryEntry
 from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.values import JsonValue, VariableSpec
 
@@ -37,6 +37,19 @@ def masked_memory(flow: CompiledFlow, memory: Memory) -> Memory:
         for id in hidden
     }
     return {id: masks.get(id, entry) for id, entry in memory.items()}
+
+
+def masked_conflicts(flow: CompiledFlow, conflicts: Mapping[str, Conflict]) -> Mapping[str, Conflict]:
+    """Conflicts by variable id, as prompts show them."""
+    return {
+        id: Conflict(
+            *(
+                structs.replace(each, value=shown(flow.sensitive.get(id), each.value))
+                for each in (conflict.counts, conflict.other)
+            )
+        )
+        for id, conflict in conflicts.items()
+    }
 
 
 def values_known(flow: CompiledFlow, *memories: Memory) -> Iterator[Known]:

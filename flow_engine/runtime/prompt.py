@@ -3,7 +3,7 @@
     prefix    system sections · global prompt · task prompt · reachable tasks · checkpoints · channel ·
               transfer notice · previous contacts
     volatile  contact data · state of the human part · now · what conditions open and close · what to go on
-              with · questions in vain · age of the memory · memory
+              with · questions in vain · age of the memory · memory, with what is old in it or contradicted
 
 The prefix stays the same, byte for byte, from the entry of a task to its end as long as the contact
 stays the same, so that a model's prompt cache keeps it; its hash tells when it has changed. It is composed
@@ -25,7 +25,7 @@ from cachetools import LRUCache
 from flow_engine.documents import Checkpoint
 from flow_engine.masking import Secrets
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
-from flow_engine.runtime.memory import MemoryEntry, PreviousContact
+from flow_engine.runtime.memory import Conflict, MemoryEntry, PreviousContact, age_s, is_stale
 from flow_engine.runtime.rules import channel_available, missing_variables
 from flow_engine.runtime.session import Session
 from flow_engine.runtime.tables import memory_rows, render_markdown, render_toon, value_text
@@ -73,13 +73,14 @@ class PromptConditions:
 class Prompt(msgspec.Struct, frozen=True):
     """`same_until`: before that moment, in UTC, the same inputs make the same prompt whatever the time.
     `conditions`: what they came to, which the clock may change too. `suggested`: ids of the tasks that it
-    tells the model to go on with."""
+    tells the model to go on with, `stale` of the variables that it tells it to confirm."""
 
     stable: Prefix
     volatile: str
     same_until: datetime
     conditions: PromptConditions | None = None
     suggested: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -96,9 +97,10 @@ class Prompt(msgspec.Struct, frozen=True):
 
 class PromptInput(msgspec.Struct, frozen=True):
     """Everything a prompt is made from. `memory` is the merged memory (F18), masked already; `secrets` mask
-    what others have written, None for a flow without sensitive variables. Times are in UTC. `conditions` is
-    None for a flow without any, `returns_to` outside of a digression. `tables` are those that were made of
-    `memory`, see `LoadedConversation.tables`; what is made anew is added."""
+    what others have written, None for a flow without sensitive variables. `conflicts` are by variable id and
+    masked as well. Times are in UTC. `conditions` is None for a flow without any, `returns_to` outside of a
+    digression. `tables` are those that were made of `memory`, see `LoadedConversation.tables`; what is made
+    anew is added."""
 
     flow: CompiledFlow
     session: Session
@@ -115,6 +117,7 @@ class PromptInput(msgspec.Struct, frozen=True):
     suggested: tuple[TaskPlan, ...] = ()
     secrets: Secrets | None = None
     tables: dict[tuple[str, str], str] = msgspec.field(default_factory=dict[tuple[str, str], str])
+    conflicts: Mapping[str, Conflict] = {}
 
     def without_secrets(self, text: str) -> str:
         """What a caller or a summary has said."""
@@ -151,6 +154,7 @@ class Composer:
             _same_until(inputs),
             inputs.conditions,
             tuple([task.id for task in inputs.suggested]),
+            stale_of(inputs.flow, inputs.memory, inputs.now) if inputs.flow.ageing else (),
         )
 
 
@@ -323,7 +327,8 @@ def volatile_sections(inputs: PromptInput) -> Iterator[NamedText]:
     form = inputs.flow.content_hash, inputs.memory_format
     table = inputs.tables.get(form)
     if table is None:
-        rows = memory_rows(inputs.memory, inputs.flow.variables)
+        remarks = dict(_remarks(inputs)) if inputs.flow.ageing or inputs.conflicts else {}
+        rows = memory_rows(inputs.memory, inputs.flow.variables, remarks)
         render = render_toon if inputs.memory_format == "toon" else render_markdown
         table = inputs.tables[form] = render(rows) if rows else ""
     table = table or sections["memory_empty"]
@@ -340,6 +345,31 @@ def _status_line(inputs: PromptInput, section: str) -> str:
         reason=as_data(inputs.without_secrets(approval.reason or "–")),
         until=approval.until.astimezone(tenant_zone(inputs.tenant)).strftime("%H:%M"),
     )
+
+
+def stale_of(flow: CompiledFlow, memory: Mapping[str, MemoryEntry], now: datetime) -> tuple[str, ...]:
+    """Ids of the variables whose values are older than their `freshFor`. `now` is aware."""
+    return tuple([id for id, spec in flow.ageing.items() if is_stale(spec, memory.get(id), now)])
+
+
+def _remarks(inputs: PromptInput) -> Iterator[tuple[str, Sequence[tuple[str, str]]]]:
+    """By variable id: property and value of the rows that tell what is old, and what is contradicted."""
+    sections = inputs.sections
+    stale = stale_of(inputs.flow, inputs.memory, inputs.now)
+    for var_id in dict.fromkeys((*stale, *inputs.conflicts)):
+        rows: list[tuple[str, str]] = []
+        if var_id in stale:
+            ago = _ago(sections, age_s(inputs.memory[var_id], inputs.now))
+            rows.append((sections["stale_property"], sections["stale_value"].format(ago=ago)))
+        if (conflict := inputs.conflicts.get(var_id)) is not None:
+            other = conflict.other
+            value = as_data(value_text(inputs.flow.contested[var_id].type, other.value))
+            if conflict.by_tool:
+                told = sections["conflict_user"].format(value=value)
+            else:
+                told = sections["conflict_tool"].format(value=value, tool=_one_line(other.updated_by))
+            rows.append((sections["conflict_property"], told))
+        yield var_id, rows
 
 
 @lru_cache(maxsize=64)
@@ -387,11 +417,14 @@ def _memory_age(inputs: PromptInput) -> str:
     updated = inputs.memory_updated_at
     if updated is None:
         return inputs.sections["memory_never"]
-    seconds = _seconds_since(updated, inputs.now)
-    unit, length = _age_unit(seconds)
-    ago = inputs.sections[f"ago_{unit}"].format(n=seconds // length)
+    ago = _ago(inputs.sections, _seconds_since(updated, inputs.now))
     when = _second_of(updated.replace(microsecond=0), tenant_zone(inputs.tenant))
     return inputs.sections["memory_updated"].format(when=when, ago=ago)
+
+
+def _ago(sections: PromptSections, seconds: int) -> str:
+    unit, length = _age_unit(seconds)
+    return sections[f"ago_{unit}"].format(n=seconds // length)
 
 
 @lru_cache(maxsize=256)
@@ -415,16 +448,27 @@ def _age_unit(seconds: int) -> tuple[str, int]:
 _AGE_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
 
 
+def _told_until(since: datetime, now: datetime) -> datetime:
+    """When the age of something is told otherwise."""
+    seconds = _seconds_since(since, now)
+    length = _age_unit(seconds)[1]
+    return since + timedelta(seconds=seconds - seconds % length + length)
+
+
 def _same_until(inputs: PromptInput) -> datetime:
-    """The next minute, or when the memory's age is told otherwise, or when a search for a person is over."""
+    """The next minute, or when an age is told otherwise, or when a search for a person is over."""
     if inputs.conditions is not None and inputs.conditions.by_the_clock:
         return inputs.now
     moments = [inputs.now.replace(second=0, microsecond=0) + timedelta(minutes=1)]
     updated, deadline = inputs.memory_updated_at, inputs.session.task.routing_deadline
     if updated is not None:
-        seconds = _seconds_since(updated, inputs.now)
-        length = _age_unit(seconds)[1]
-        moments.append(updated + timedelta(seconds=seconds - seconds % length + length))
+        moments.append(_told_until(updated, inputs.now))
+    for var_id, spec in inputs.flow.ageing.items():
+        entry = inputs.memory.get(var_id)
+        if entry is not None and entry.has_value and entry.updated_at is not None:
+            moments.append(_told_until(entry.updated_at, inputs.now))
+            if not is_stale(spec, entry, inputs.now):
+                moments[-1] = entry.updated_at + timedelta(seconds=spec.fresh_for or 0)
     if deadline is not None:
         moments.append(deadline)
     return min(moments)

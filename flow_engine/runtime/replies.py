@@ -275,7 +275,8 @@ class MemoryDescription(TypedDict):
 
 
 class MemoryVariable(TypedDict):
-    """`sensitive` stands beside the values of sensitive variables, as in the document."""
+    """`sensitive` stands beside the values of sensitive variables, as in the document; `stale` and `ageS`, in
+    seconds since it was written or confirmed, beside values that grow old."""
 
     varId: str
     name: str
@@ -286,15 +287,32 @@ class MemoryVariable(TypedDict):
     contactId: str
     descriptionForLLM: Sequence[MemoryDescription] | None
     sensitive: NotRequired[bool | SensitiveKind]
+    stale: NotRequired[bool]
+    ageS: NotRequired[int]
+
+
+class ConflictReply(TypedDict):
+    """The value that does not count, where user and tool contradict each other. `source` is as in
+    `ProvenanceReply`, `at` in UTC."""
+
+    value: object
+    source: str
+    updatedBy: str | None
+    messageId: str | None
+    at: str | None
 
 
 class ProvenanceReply(TypedDict):
-    """`source` is `tool`, or what heard the value in the dialogue; `messageId` is where. `at` is in UTC."""
+    """`source` is `tool`, or what heard the value in the dialogue; `messageId` is where. `at` is in UTC.
+    `superseded` is the value that it took the place of, or that does not count beside it. `confidence` is the
+    model's, from 0 to 1, where it gave one."""
 
     source: str
     messageId: str | None
     at: str | None
     superseded: object
+    confidence: NotRequired[float]
+    conflict: NotRequired[ConflictReply]
 
 
 class KnownVariable(MemoryVariable):

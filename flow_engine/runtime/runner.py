@@ -6,18 +6,27 @@ changes meanwhile: a step that loses its commit is simply done again on fresh st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import datetime
 
 from flow_engine.errors import CallTheOperator
+from flow_engine.masking import shown
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.runtime import commands
+from flow_engine.runtime import commands, events
 from flow_engine.runtime.agent_data import agent_data_of
 from flow_engine.runtime.commands import NewContact, check_channel
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan, compile_flow
 from flow_engine.runtime.events import ended_by
 from flow_engine.runtime.human_part import HumanPart
-from flow_engine.runtime.memory import MemoryEntry, PreviousContact, empty_entries, merge
+from flow_engine.runtime.memory import (
+    Conflict,
+    MemoryEntry,
+    PreviousContact,
+    conflicts_of,
+    empty_entries,
+    merge,
+    settled,
+)
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.rules import BACK, explain, nearest_task, next_by_itself
 from flow_engine.runtime.session import MOST_DIGRESSIONS, Contact, Session, TaskEntry
@@ -170,10 +179,51 @@ class ConversationalFlowRunner(HumanPart):
         return True
 
     def take_values(self, mined: Mapping[str, MemoryEntry], tools: Mapping[str, MemoryEntry]) -> None:
-        """Values that this step stores, by variable id: what they open may lead on."""
+        """Values that this step stores, by variable id: what they contradict is told, and what they open may
+        lead on."""
+        contested = self.flow.contested
+        if not contested and not self.flow.moves_by_itself:
+            return
+        heard, written = {**self.loaded.mined, **mined}, {**self.loaded.tools, **tools}
+        if contested:
+            self._tell_conflicts(conflicts_of(heard, written, contested), mined.keys() | tools.keys())
         if self.flow.moves_by_itself:
-            self.memory = merge({**self.loaded.mined, **mined}, {**self.loaded.tools, **tools})
+            self.memory = settled(merge(heard, written), heard, written, contested)
             self.advance()
+
+    def _tell_conflicts(self, conflicts: Mapping[str, Conflict], stored: Set[str]) -> None:
+        """Those that were not there before, or came out otherwise. `stored` are ids of variables."""
+        before = self.conflicts
+        for var_id, conflict in conflicts.items():
+            known, counts, other = before.get(var_id), conflict.counts, conflict.other
+            same = known is not None and (known.counts.value, known.other.value) == (
+                counts.value,
+                other.value,
+            )
+            if same or var_id not in stored:
+                continue
+            spec = self.flow.contested[var_id]
+            hide = self.flow.sensitive.get(var_id)
+            latest = max(counts, other, key=lambda entry: entry.updated_at or self.now)
+            self.contradicted.append(var_id)
+            self.outbox.append(
+                events.system_event(
+                    self.flow,
+                    self.session,
+                    # Every write of such a flow knows which revision of the memory it makes.
+                    f"conflict:{self.loaded.memory_revision + 1}:{var_id}",
+                    latest.contact_id,
+                    self.now,
+                    "value_conflict",
+                    varId=var_id,
+                    name=spec.name,
+                    value=shown(hide, counts.value),
+                    updatedBy=counts.updated_by,
+                    other=shown(hide, other.value),
+                    otherBy=other.updated_by,
+                    precedence=spec.precedence,
+                )
+            )
 
     def advance(self, *, anew: bool = False) -> None:
         """Take the connections that came to hold in this step and that nobody has to ask for, by rule 7 of

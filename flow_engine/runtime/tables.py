@@ -33,8 +33,13 @@ _CELL = r"([^|\\]*(?:\\.[^|\\]*)*)"
 _ROW = re.compile(rf"\|{_CELL}\|{_CELL}\|{_CELL}\|")
 
 
-def memory_rows(merged: Mapping[str, MemoryEntry], specs: Iterable[VariableSpec]) -> list[Row]:
-    """The rows of the variables that have a value, in the flow's order.
+def memory_rows(
+    merged: Mapping[str, MemoryEntry],
+    specs: Iterable[VariableSpec],
+    remarks: Mapping[str, Sequence[tuple[str, str]]] = {},
+) -> list[Row]:
+    """The rows of the variables that have a value, in the flow's order, each followed by the `remarks` on it:
+    property and value by variable id.
 
     A described value has a row for each property. Any other has one row with an empty property: text
     stands as it is, a phone number as its E.164 number, everything else as JSON.
@@ -48,6 +53,8 @@ def memory_rows(merged: Mapping[str, MemoryEntry], specs: Iterable[VariableSpec]
             rows.extend((spec.name, part.name, part.value) for part in entry.description_for_llm)
         else:
             rows.append((spec.name, "", value_text(spec.type, entry.value)))
+        if remarks:
+            rows.extend((spec.name, prop, value) for prop, value in remarks.get(spec.id, ()))
     return rows
 
 

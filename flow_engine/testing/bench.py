@@ -144,7 +144,7 @@ class Stage:
             result = replace(result, failed=True)
         elif answer is not None:
             reached = [{"id": id, "reason": reason} for id, reason in answer.checkpoints.items()]
-            data = {"values": answer.values, "checkpoints": reached}
+            data = {"values": answer.values, "confidence": answer.confidence, "checkpoints": reached}
             result = mining.together(result, mining.read_answer(request, data, runner))
 
         async def decide(fresh: storage.LoadedConversation) -> Decision[mining.MiningEffects | None]:

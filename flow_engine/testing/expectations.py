@@ -10,7 +10,7 @@ import orjson
 from flow_engine import errors, json_values, task_types
 from flow_engine.runtime import agent_data, memory, rules
 from flow_engine.runtime.compiled import TaskPlan
-from flow_engine.runtime.prompt import tenant_zone
+from flow_engine.runtime.prompt import stale_of, tenant_zone
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.testing.format import ExpectBody, Names
 from flow_engine.values import JsonValue, ValueRejected, canonical, listed
@@ -336,6 +336,29 @@ def _memory(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[
         if not json_values.same_json(wanted, found):
             author = "" if entry is None or entry.updated_by is None else f", written by {entry.updated_by!r}"
             yield f"memory: {spec.name!r}: expected {_json(wanted)}, found {_json(found)}{author}"
+
+
+@_of_state
+def _stale(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    found = stale_of(runner.flow, runner.memory, runner.now)
+    yield from _variables("stale", expected.stale, found, runner)
+
+
+@_of_state
+def _conflicts(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
+    yield from _variables("conflicts", expected.conflicts, runner.conflicts, runner)
+
+
+def _variables(
+    key: str, wanted: Names | None, found: Collection[str], runner: ConversationalFlowRunner
+) -> Iterator[str]:
+    """`wanted` are ids or names, `found` ids."""
+    if wanted is not None:
+        specs = {name: runner.flow.variables.resolve(name) for name in wanted.every}
+        ids = tuple(spec.id for spec in specs.values() if spec is not None)
+        named = Names(exactly=ids) if wanted.includes is None else Names(includes=ids)
+        names = {spec.id: spec.name for spec in runner.flow.variables}
+        yield from _compare(key, named, found, names, listed(names[id] for id in found))
 
 
 @_of_state

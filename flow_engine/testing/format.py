@@ -118,10 +118,14 @@ def _reasons(value: object) -> object:
 
 
 class ModelAnswer(Shape):
-    """What the model finds in what was said: values of variables, by `_id` or name, and checkpoints, by id
-    with the reason. The text `fails` stands for a model that gives no usable answer."""
+    """What the model finds in what was said: values of variables, by `_id` or name, how sure it is of them,
+    from 0 to 1, and checkpoints, by id with the reason. The text `fails` stands for a model that gives no
+    usable answer."""
 
     values: _Facts = pydantic.Field(default_factory=dict[str, object])
+    confidence: Mapping[str, Annotated[float, pydantic.Field(ge=0, le=1)]] = pydantic.Field(
+        default_factory=dict[str, float]
+    )
     checkpoints: Annotated[Mapping[str, str], pydantic.BeforeValidator(_reasons)] = pydantic.Field(
         default_factory=dict[str, str]
     )
@@ -226,6 +230,8 @@ class ExpectBody(Shape):
     prompt_contains: Texts | None = None
     prompt_lacks: Texts | None = None
     memory: _Facts | None = None
+    stale: NameList | None = None
+    conflicts: NameList | None = None
     conversation: Phase | None = None
     language: str | None = None
     mcp_tools: NameList | None = None

@@ -134,7 +134,7 @@ def unknown_in(expected: format.ExpectBody, flow: CompiledFlow) -> Iterator[tupl
     included = (tool for server in flow.document.mcp_servers for tool in server.included_tools)
     tools = {tool.tool_name for tool in included if tool.tool_name is not None}
     for key, names in named_by(expected).items():
-        if key in ("missing", "memory"):
+        if key in ("missing", "memory", "stale", "conflicts"):
             code, what = "unknown_variable", "variable"
             unknown = [name for name in names if flow.variables.resolve(name) is None]
             known = [variable.name for variable in flow.variables]
@@ -165,6 +165,8 @@ def named_by(expected: format.ExpectBody) -> Mapping[str, Iterable[str]]:
         "advanced": () if expected.advanced is None else (expected.advanced,),
         "missing": expected.missing or (),
         "memory": expected.memory or (),
+        "stale": () if expected.stale is None else expected.stale.every,
+        "conflicts": () if expected.conflicts is None else expected.conflicts.every,
         "checkpoints": () if expected.checkpoints is None else expected.checkpoints.every,
         "mcp_tools": () if expected.mcp_tools is None else expected.mcp_tools.every,
     }

@@ -359,7 +359,7 @@ def reading(
             runner,
             _SILENT,
             storage.JournalInput("extraction", {"messageId": turn.message_id, "contactId": turn.contact_id}),
-            guards_memory=runner.flow.moves_by_itself,
+            guards_memory=runner.flow.moves_by_itself or bool(runner.flow.contested),
             set_mined=effects.entries,
             mining=effects.state,
             events=tuple(events),

@@ -176,8 +176,9 @@ class DialogueService:
         prompt = compose_prompt(runner, memory_format)
         revisions = runner.session.revision, loaded.memory_revision
         parts = (*revisions, loaded.mining_revision, prompt.prefix_hash, int(fresh), memory_format)
-        if prompt.conditions is not None:
-            parts = (*parts, sha256(repr((prompt.conditions, prompt.suggested)).encode()).hexdigest()[:16])
+        if prompt.conditions is not None or prompt.stale:
+            told = repr((prompt.conditions, prompt.suggested, prompt.stale))
+            parts = (*parts, sha256(told.encode()).hexdigest()[:16])
         reply = ReadReply(
             body=_prompt_reply(
                 prompt, revisions, fresh=fresh, command=command, approval=told_of_approval(runner)
@@ -261,7 +262,7 @@ class DialogueService:
                 runner,
                 ReplyTemplate(head, tail),
                 asked,
-                guards_memory=runner.flow.moves_by_itself,
+                guards_memory=runner.flow.moves_by_itself or bool(runner.flow.contested),
                 set_tools=entries,
             )
 
@@ -272,7 +273,9 @@ class DialogueService:
         loaded = await self._transactor.memory.load(conversation)
         kept = self._quiet.find(conversation, "memory", loaded.state, self._transactor.clock.now())
         if kept is None:
-            kept = ReadReply(orjson.dumps(await self._dump(conversation, loaded)), loaded.state)
+            dump = await self._dump(conversation, loaded)
+            ages = any("ageS" in variable for variable in dump["vars"])
+            kept = ReadReply(orjson.dumps(dump), b"" if ages else loaded.state)
             self._quiet.keep(conversation, "memory", kept)
         return kept.body
 

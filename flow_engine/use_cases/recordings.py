@@ -68,10 +68,12 @@ class RecordedContact(_Part):
 
 
 class HeardValue(_Part):
-    """A value that was heard in the dialogue, in canonical form, and by what."""
+    """A value that was heard in the dialogue, in canonical form, by what, and how sure a model was of it
+    (0 to 1)."""
 
     value: object
     source: MinedBy
+    confidence: float | None = None
 
 
 class Heard(_Part):
@@ -351,6 +353,7 @@ def _heard(entry: JournalEntry) -> Heard | None:
             id: HeardValue(
                 value=as_object(value).get("value"),
                 source=cast("MinedBy", as_object(provenance.get(id)).get("source", "rules")),
+                confidence=cast("float | None", as_object(provenance.get(id)).get("confidence")),
             )
             for id, value in mined.items()
         },

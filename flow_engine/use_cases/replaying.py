@@ -200,7 +200,14 @@ class Side:
                 for id, found in heard.values.items()
                 if (spec := runner.flow.variables.resolve(id)) and holds(spec, found.value)
             }
-            result = MiningResult(values, checkpoints=heard.checkpoints, failed=heard.failed)
+            result = MiningResult(
+                values,
+                checkpoints=heard.checkpoints,
+                failed=heard.failed,
+                confidence={
+                    id: found.confidence for id, found in heard.values.items() if found.confidence is not None
+                },
+            )
             return reading(runner, request, result)
 
         await transactor.apply(self.conversation, decide)

@@ -25,6 +25,7 @@ from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.agent_data import compose_prompt
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan, compile_flow
+from flow_engine.runtime.conversation_state import memory_of
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.task_types import ACTIVE
@@ -264,7 +265,7 @@ class _Pair:
         if recorded is None:
             return False
         state = fitting(self.old.world.state, self.flow.variables)
-        recorded.memory = state.merged
+        recorded.memory = memory_of(recorded.flow, state)
         target = judge(recorded, self.flow, {}).to_task
         if target is None:
             return False

@@ -388,6 +388,8 @@ def _noted(runner: ConversationalFlowRunner, transition: Transition, by: str) ->
     if asked.heard:
         outcome.update(asked.heard)
     outcome.update(told_of_advance(runner))
+    if runner.contradicted:
+        outcome["conflicts"] = runner.contradicted
     before = None if runner.new_memory is not None or fork is not None else runner.loaded.session
     head = None
     if before is None or _told_otherwise(before, runner.session):

@@ -89,6 +89,26 @@ def unused_variables(inspection: Inspection) -> Findings:
             )
 
 
+def old_and_contested(inspection: Inspection) -> Findings:
+    closures = [task.closure_config for task in inspection.version.tasks]
+    limits = [c.conversation_time_limit for c in closures if c.multi_contact]
+    longest = max((limit for limit in limits if limit is not None), default=None)
+    for number, variable in enumerate(inspection.version.variables):
+        if variable.precedence is not None and variable.type == "custom":
+            yield LintFinding(
+                pointer("variables", number, "precedence"),
+                "value_ignored",
+                f"{quoted(variable.name)} is custom: only tools write it, so that nobody contradicts them",
+            )
+        if variable.fresh_for is not None and longest is not None and variable.fresh_for >= longest:
+            yield LintFinding(
+                pointer("variables", number, "freshFor"),
+                "value_never_old",
+                f"{quoted(variable.name)} is old after {variable.fresh_for} seconds, and conversations last "
+                f"{longest} at most",
+            )
+
+
 # --- MCP servers and tools ----------------------------------------------------------------------
 
 
@@ -353,6 +373,7 @@ def _closures(inspection: Inspection) -> Iterator[tuple[str, ClosureConfig]]:
 RULES: tuple[Rule, ...] = (
     enums,
     unused_variables,
+    old_and_contested,
     agreement,
     unused_servers_and_tools,
     checkpoints,

@@ -137,6 +137,9 @@ def _add_conditions(schemas: dict[str, Any]) -> None:
     schemas["ConversationalFlowVersion"]["properties"]["scorecards"] = {"type": "array", "items": cards}
     sensitive = {"enum": [True, False, "card", "health", "identity"]}
     schemas["Variable"]["properties"]["sensitive"] = sensitive
+    seconds = {"type": "number", "minimum": 1, "maximum": 315_360_000}
+    schemas["Variable"]["properties"]["freshFor"] = seconds
+    schemas["Variable"]["properties"]["precedence"] = {"type": "string", "enum": ["tool", "user", "latest"]}
     task = schemas["ConversationalFlowTask"]["properties"]
     task["excludedGlobalTasks"] = texts
     task["returns"] = task["approval"] = {"type": "boolean"}

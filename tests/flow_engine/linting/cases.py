@@ -573,6 +573,19 @@ def _(raw: JsonObject) -> None:
     _limit(24)(raw)
 
 
+def _fresh_for(seconds: int) -> Change:
+    def change(raw: JsonObject) -> None:
+        raw["closureConfig"] = multi()
+        for each in raw["tasks"]:
+            each["closureConfig"] = multi()
+        raw["variables"][2]["freshFor"] = seconds
+
+    return change
+
+
+case("value_never_old", "/variables/2/freshFor", good=_fresh_for(86_399))(_fresh_for(86_400))
+
+
 def _kept(days: float) -> Change:
     def change(raw: JsonObject) -> None:
         raw["retention"] = {"days": days}

@@ -323,6 +323,7 @@ class TestWhatTheModelGets:
                 "<mining_instructions en-US>",
                 "<mining_variable en-US> a number a number number",
                 "<mining_variable en-US> size size enum",
+                "<mining_confidence en-US>",
                 "<mining_checkpoints en-US>",
                 "- known: identified. The caller is known",
                 "- asked: asked. A price was asked for",
@@ -358,6 +359,13 @@ class TestWhatTheModelGets:
                             "reason": {"type": "string"},
                         },
                         "required": ["id", "reason"],
+                    },
+                },
+                "confidence": {
+                    "type": "object",
+                    "properties": {
+                        "a number": {"type": ["number", "null"]},
+                        "size": {"type": ["number", "null"]},
                     },
                 },
             },
