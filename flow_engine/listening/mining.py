@@ -178,8 +178,8 @@ def extraction_requests(request: MiningRequest) -> list[tuple[str, ExtractionReq
 class MiningResult:
     """What was read: values by variable id with their source, checkpoints by id with the reason. `said_in`
     are message ids by variable id, for values that were not said in the last turn. `heard` is all that rules
-    found, as (variable id, value, message id), what was said otherwise later too. `confidence` is the model's,
-    from 0 to 1, by variable id."""
+    found, as (variable id, value, message id), what was said otherwise later too. `confidence` is that of the
+    model, from 0 to 1, by variable id."""
 
     values: Mapping[str, tuple[JsonValue, MinedBy]] = field(
         default_factory=dict[str, tuple[JsonValue, MinedBy]]
