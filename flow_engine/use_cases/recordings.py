@@ -75,6 +75,11 @@ class HeardValue(_Part):
     source: MinedBy
     confidence: float | None = None
 
+    @pydantic.model_serializer(mode="wrap")
+    def _without_what_is_not_there(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, object]:
+        written: dict[str, object] = write(self)
+        return {name: part for name, part in written.items() if name != "confidence" or part is not None}
+
 
 class Heard(_Part):
     """What work in the background had found out: values by variable id, reasons by the ids of checkpoints

@@ -86,7 +86,7 @@ def test_every_mistake_is_told_at_once_with_line_and_pointer(tmp_path: Path) -> 
         ),
         ("{say: {src: bot, body: hi}}", "/say/src", "'body', 'language', 'model'"),
         ("{say: }", "/say/body", "'body' is missing"),
-        ("{say: {body: hi, model: {value: {}}}}", "/say/model/value", "'values', 'checkpoints', 'fails'"),
+        ("{say: {body: hi, model: {value: {}}}}", "/say/model/value", "'values', 'confidence', 'checkpoints'"),
         ("{read: {checkpoints: 3}}", "/read/checkpoints", "accepted is a mapping"),
         ("{wait: 1, expect: {task: x}}", "/expect", "exactly one key"),
         ("{contact: {channel: fax}}", "/contact/channel", "'phone', 'whatsapp', 'sms', 'mail' or 'chat'"),
@@ -227,4 +227,4 @@ def test_tasks_and_variables_go_by_id_or_name(tmp_path: Path) -> None:  # F4 F5
 
 
 def test_every_expectation_is_a_field_with_a_meaning_of_its_own() -> None:
-    assert len(ExpectBody.model_fields) == 19
+    assert len(ExpectBody.model_fields) == 21
