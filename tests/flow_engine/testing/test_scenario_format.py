@@ -86,7 +86,11 @@ def test_every_mistake_is_told_at_once_with_line_and_pointer(tmp_path: Path) -> 
         ),
         ("{say: {src: bot, body: hi}}", "/say/src", "'body', 'language', 'model'"),
         ("{say: }", "/say/body", "'body' is missing"),
-        ("{say: {body: hi, model: {value: {}}}}", "/say/model/value", "'values', 'confidence', 'checkpoints'"),
+        (
+            "{say: {body: hi, model: {value: {}}}}",
+            "/say/model/value",
+            "'values', 'confidence', 'checkpoints'",
+        ),
         ("{read: {checkpoints: 3}}", "/read/checkpoints", "accepted is a mapping"),
         ("{wait: 1, expect: {task: x}}", "/expect", "exactly one key"),
         ("{contact: {channel: fax}}", "/contact/channel", "'phone', 'whatsapp', 'sms', 'mail' or 'chat'"),
