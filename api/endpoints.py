@@ -155,9 +155,9 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """`scopes`: any one of them is enough. `problems` are the statuses besides those every route has.
-    `reply` is the type of what is JSON among `media_types`; what is not is text. `hot`: conversations live
-    by it, so it is found before the router is asked (`api.app`). Query parameters other than `parameters`
-    are refused, unless that is None.
+    `reply` is the type of what is JSON among `media_types`; YAML is an object, all else text. `hot`:
+    conversations live by it, so it is found before the router is asked (`api.app`). Query parameters other
+    than `parameters` are refused, unless that is None.
     """
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]

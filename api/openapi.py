@@ -116,8 +116,9 @@ def _flow_version_components() -> Document:
 def _operation(endpoint: Endpoint, path: str, schemas: Mapping[tuple[int, str], Document]) -> Document:
     reply = schemas[id(endpoint.reply), "serialization"]
     example = _EXAMPLES.get(f"{endpoint.method} {path}")
+    shapes: Mapping[str, Document] = {"json": reply, "yaml": {"type": "object"}}
     content: Document = {
-        media_type: {"schema": reply if media_type.endswith("json") else {"type": "string"}}
+        media_type: {"schema": shapes.get(media_type[-4:], {"type": "string"})}
         for media_type in endpoint.media_types
     }
     if example is not None:

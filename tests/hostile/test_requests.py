@@ -28,6 +28,7 @@ IDS = {
     "flow_id": "a",
     "version_id": "version-1",
     "tag": "prod",
+    "try_id": "try-1",
 }
 NOT_CONFIGURED = {"model_not_configured", "graphviz_missing"}
 

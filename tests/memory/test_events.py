@@ -20,6 +20,7 @@ from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from flow_engine.runtime import events as events_module
 from flow_engine.runtime.events import ended_by
 from tests.api.harness import HANDLER, Scene, clinic, entry, multi_contact, open_scene, over_many_contacts
+from tests.api.test_old_and_contradicted import heard, on
 from tests.flow_engine.documents.samples import JsonObject
 from tests.flow_engine.listening.test_mining import (
     CONVERSATION,
@@ -123,6 +124,10 @@ class TestShapes:
             await scene.end()
             failed = [e for e in await scene.events() if e["body"]["subtype"] == "handler_failed"]
             told += failed
+        async with on(city={"precedence": "latest"}) as scene:
+            await scene.written(entry("city", "Turin", updatedBy="crm"))
+            await heard(scene, "m1", city="Rome")
+            told += [e for e in await scene.events() if e["type"] == "system"]
         seen: dict[str, dict[str, Any]] = {}
         for event in told:
             if event["type"] == "checkpoint":

@@ -72,6 +72,8 @@ DIFFERENCES = {
         "- expect: {checkpoints: [Total told]}",
         "checkpoints: not there: 'Total told'; there are: none",
     ),
+    "stale": ("- expect: {stale: [quantity]}", "stale: not there: 'quantity'; there are: none"),
+    "conflicts": ("- expect: {conflicts: [cart]}", "conflicts: not there: 'cart'; there are: none"),
     "mcp_tools": (
         "- change_task: take order\n- expect: {mcp_tools: [order_status, update_cart]}",
         "mcp_tools: not there: 'order_status'; not expected: 'search_products'; there are: "
