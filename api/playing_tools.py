@@ -155,15 +155,21 @@ class PlayingTools:
         given, tenant_id = call.parse(_REPLAY), call.principal.tenant_id
         order = ReplayOrder(given.conversations or (), given.from_tag, given.last or LAST)
         report = await self._replays.replay(tenant_id, given.flow_id, given.version_id, order)
-        rows = [row for row in report["conversations"] if _differs(row)]
+        other = ("newRefusals", "variablesGone", "checkpointsLost")
+        rows = [
+            row for row in report["conversations"] if row["path"] == "other" or any(row[n] for n in other)
+        ]
         shown, summary = rows[:ROWS_SHOWN], report["summary"]
         document = await self._designing.document(tenant_id, given.flow_id, given.version_id)
         refused = {refusal["task"] for row in shown for refusal in row["newRefusals"]}
+        tasks = document.get("tasks")
+        found = map(as_object, cast("list[object]", tasks) if isinstance(tasks, list) else [])
+        places = {str(task.get("name", task.get("_id"))): n for n, task in enumerate(found)}
         replayed = ReplayedVersion(
             summary=summary,
             conversations=shown,
             more=len(rows) - len(shown),
-            pointers={name: place for name, place in _pointers(document).items() if name in refused},
+            pointers={name: pointer("tasks", n) for name, n in places.items() if name in refused},
         )
         counts = ", ".join(f"{name} {count}" for name, count in summary.items())
         lines = [f"{row['conversationId']}: {row['path']} path" for row in shown]
@@ -216,13 +222,3 @@ def _lines(turn: TriedTurn) -> list[str]:
         *(f"the agent says: {words}" for words in turn["said"]),
         f"reachable: {named or 'nothing'}",
     ]
-
-
-def _differs(row: ReplayRow) -> bool:
-    return row["path"] == "other" or any(row[n] for n in ("newRefusals", "variablesGone", "checkpointsLost"))
-
-
-def _pointers(document: Mapping[str, object]) -> Mapping[str, str]:
-    tasks = document.get("tasks")
-    found = map(as_object, cast("list[object]", tasks) if isinstance(tasks, list) else [])
-    return {str(task.get("name", task.get("_id"))): pointer("tasks", n) for n, task in enumerate(found)}

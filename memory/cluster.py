@@ -52,7 +52,9 @@ class ClusterDriver(MultiplexedDriver):
                 self._outdated = True
                 raise exceptions.ClusterDownError("nobody serves the slot")
             try:
-                connection = await self._at(place).connection()
+                if place not in self._nodes:
+                    self._nodes[place] = Node(replace(self._address, host=place[0], port=place[1]))
+                connection = await self._nodes[place].connection()
                 if not asking:
                     return await connection.send(*command)
                 _, answer = await asyncio.gather(connection.send("ASKING"), connection.send(*command))
@@ -72,13 +74,6 @@ class ClusterDriver(MultiplexedDriver):
         return MultiplexedSubscription(
             lambda: [replace(self._address, host=host, port=port) for host, port in self._nodes]
         )
-
-    def _at(self, place: _Place) -> Node:
-        node = self._nodes.get(place)
-        if node is None:
-            host, port = place
-            node = self._nodes[place] = Node(replace(self._address, host=host, port=port))
-        return node
 
     async def _read_slots(self) -> None:
         """From the first node that answers. While none does, the slots stay: each command fails by itself."""

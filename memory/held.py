@@ -39,7 +39,9 @@ class HeldConversations:
     """The least recently used give way. Sizes in bytes."""
 
     def __init__(self, most_bytes: int = HELD_BYTES) -> None:
-        self._cache: LRUCache[ConversationRef, Held] = LRUCache(most_bytes, getsizeof=_weight)
+        self._cache: LRUCache[ConversationRef, Held] = LRUCache(
+            most_bytes, getsizeof=lambda held: held.weight
+        )
 
     def get(self, conversation: ConversationRef) -> LoadedConversation | None:
         try:
@@ -90,10 +92,6 @@ class HeldConversations:
             self._cache[conversation] = held
         else:
             self.forget(conversation)
-
-
-def _weight(held: Held) -> int:
-    return held.weight
 
 
 def _after(

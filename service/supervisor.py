@@ -106,7 +106,10 @@ class Supervisor:
                         self._start(slot)
                     channels = (worker.channel for worker in self._workers if worker.channel is not None)
                     ends = (worker.process.sentinel for worker in self._workers)
-                    wait([woken, *channels, *ends], self._seconds_left())
+                    killed_at = (worker.killed_at for worker in self._workers)
+                    until = min([*self._starts_at.values(), self._collect_until, *killed_at])
+                    left_s = None if until == float("inf") else max(0.0, until - time.monotonic())
+                    wait([woken, *channels, *ends], left_s)
                     with suppress(BlockingIOError):
                         woken.recv(4096)
                     while self._signals:
@@ -130,11 +133,6 @@ class Supervisor:
             for worker in self._workers:  # none, unless something here is wrong
                 worker.process.kill()
         return self._status
-
-    def _seconds_left(self) -> float | None:
-        times = [*self._starts_at.values(), self._collect_until, *(w.killed_at for w in self._workers)]
-        first = min(times)
-        return None if first == float("inf") else max(0.0, first - time.monotonic())
 
     # Workers come and go -----------------------------------------------------------------------------
 

@@ -256,12 +256,10 @@ def assemble(
     """Wire the parts. `base_url` is where agents and tools reach the service unless a setting says so; None
     where only they know, by the `Host` that they name. Raises CallTheOperator `webhook_secret_missing`."""
     memory, database, observer = dependencies.memory, dependencies.database, dependencies.observer
-    prompts = load_system_prompts()
+    prompts, known_url = load_system_prompts(), settings.public_url or base_url
     designing = _designing(settings, dependencies, prompts)
-    flow_service = designing.flows
-    versions = VersionsInUse(flow_service, memory.definitions)
+    versions = VersionsInUse(designing.flows, memory.definitions)
     observer.compiled_versions_are(lambda: versions.kept)
-    known_url = settings.public_url or base_url
     journal = kept_journal(settings, memory, database, versions, dependencies.clock)
     shared = ConversationDependencies(
         memory=observed_memory(memory.conversations, observer, dependencies.tracing),
@@ -275,7 +273,7 @@ def assemble(
         archive=journal,
     )
     rollouts = Rollouts(
-        *(flow_service, memory.outcomes, dependencies.clock, memory.conversations, memory.listing),
+        *(designing.flows, memory.outcomes, dependencies.clock, memory.conversations, memory.listing),
         RedisJobSchedule(memory.driver).schedule,
     )
     transactor, metrics = Transactor(shared), Metrics(observer.registry)
@@ -284,19 +282,13 @@ def assemble(
     watching, streams = _watching(settings, dependencies, transactor, journal, recordings)
     replays = Replays(designing, recordings, transactor.platform)
     tries = _tries(settings, dependencies, shared, designing, versions, rollouts)
-    tools = (
-        ConversationTools(*agents),
-        DesignTools(designing, _played),
-        PlayingTools(tries, replays, designing),
-    )
-    rows = [tool for each in tools for tool in each.tools()]
+    designs, plays = DesignTools(designing, _played), PlayingTools(tries, replays, designing)
+    rows = [tool for each in (ConversationTools(*agents), designs, plays) for tool in each.tools()]
     mcp = McpServer(rows, metrics, version=version("flow-engine"))
-    trying = TryRoutes(tries, designing, _played)
-    tags = TagRoutes(flow_service, rollouts)
+    trying, tags = TryRoutes(tries, designing, _played), TagRoutes(designing.flows, rollouts)
     doors = Doors(metrics, mcp, watching, ReplayRoutes(replays), trying, tags)
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
-
     opened = partial(dependencies.opened, settings, designing.submissions)
     parts = JobDependencies(
         *(transactor, dependencies.model, memory, dependencies.outbound),

@@ -185,19 +185,12 @@ def _section(name: str, described: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for key, value in properties.items():
         kind = _type(value).replace("|", "\\|")
-        default = "" if value.get("default") in (None, {}) else f" Default: `{_written(value['default'])}`."
+        given = value.get("default")
+        shown = "{…}" if isinstance(given, dict) else str(given)
+        shown = shown.lower() if isinstance(given, bool) else shown
+        default = "" if given in (None, {}) else f" Default: `{shown}`."
         needed = "yes" if key in required else ""
         yield f"| `{key}` | {kind} | {needed} | {value['description']}{default} |"
-
-
-def _written(value: object) -> str:
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-        if not isinstance(value, dict)
-        else "{…}"
-    )
 
 
 def _type(value: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ whose condition is that the form is complete opens by itself as soon as the requ
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, cast
 
 from pydantic import ConfigDict, JsonValue
@@ -337,7 +337,12 @@ class _Import:
         known = self._intents.get(_last(intent))
         if known is None:
             return f"the user means {_last(intent)!r}" if intent else ""
-        phrases = list(_phrases(known))[:_EXAMPLES]
+        parts = (phrase.get("parts") for phrase in known.training_phrases if isinstance(phrase, dict))
+        phrases = [
+            "".join(str(part.get("text", "")) for part in each if isinstance(part, dict)).strip()
+            for each in parts
+            if isinstance(each, list)
+        ][:_EXAMPLES]
         examples = f" (such as: {'; '.join(phrases)})" if phrases else ""
         return (known.description or f"the user means {known.display_name!r}") + examples
 
@@ -370,10 +375,3 @@ def _text(original: str) -> str:
 
 def _task_id(flow: AgentFlow, page: Page) -> str:
     return f"{flow.display_name}.{page.display_name}".replace("/", "-")
-
-
-def _phrases(intent: Intent) -> Iterator[str]:
-    for phrase in intent.training_phrases:
-        parts = phrase.get("parts") if isinstance(phrase, dict) else None
-        if isinstance(parts, list):
-            yield "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict)).strip()

@@ -22,6 +22,23 @@ _TOOLS_URL: Final = "https://tools.invalid/mcp"
 _ROUTING_TIMEOUT_S: Final = 60
 _PROMPTS: Final = {"en": "en-US", "it": "it-IT", "es": "es-ES"}
 """Languages of the platform's own prompts, by the first two letters of the original's."""
+_FIRST_VALUES: Final[Mapping[str, object]] = {
+    "draft": True,
+    "schemaVersion": "1.0.0",
+    "channels": ["phone", "chat"],
+    "mandatoryChannels": [],
+    "closureConfig": {"multiContact": False},
+    "mediaConfig": {
+        "audio": {"presetId": "default", "courtesyMessageConfig": None},
+        "text": {"courtesyMessageConfig": None, "userInteractionTimeout": None},
+    },
+    "languageDetection": {"enableLanguageDetection": False},
+    "apiVersion": "v1",
+    "aiHelpers": [],
+    "checkpoints": [],
+    "reasonsOfContact": [],
+    "results": [],
+}
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*([^{}\s][^{}]*?)\s*\}\}")
 
 
@@ -240,24 +257,24 @@ class Draft:
         if not self.tasks:
             nothing = Finding("", "nothing_to_import", "nothing in it speaks: accepted is at least one task")
             raise CorrectTheInput("original_invalid", "the file has no task", (nothing,))
+        positions = {
+            identifier(task_id): {"x": task.position[0], "y": task.position[1]}
+            for task_id, task in self.tasks.items()
+            if task.position
+        }
         document: dict[str, object] = {
-            "draft": True,
-            "schemaVersion": "1.0.0",
+            **_FIRST_VALUES,
             "globalPrompt": self.text(self.global_prompt) or "Be brief, friendly and exact.",
-            "channels": ["phone", "chat"],
-            "mandatoryChannels": [],
-            "closureConfig": {"multiContact": False},
-            "mediaConfig": {
-                "audio": {"presetId": "default", "courtesyMessageConfig": None},
-                "text": {"courtesyMessageConfig": None, "userInteractionTimeout": None},
-            },
-            "languageDetection": {"enableLanguageDetection": False},
             "defaultLanguage": self.language,
             "supportedLanguages": [self.language],
             "systemPromptsLanguage": _PROMPTS.get(self.language[:2].lower(), "en-US"),
-            "apiVersion": "v1",
-            "variables": [_looked_for(each) for each in self.variables.values()],
-            "uiMetadata": self._positions(),
+            "variables": [
+                each
+                if each["type"] == "custom" or each.get("prompt")
+                else {**each, "prompt": f"The value of {each['name']}, as the user says it."}
+                for each in self.variables.values()
+            ],
+            "uiMetadata": {"positions": positions} if positions else {},
             "mcpServers": [
                 {
                     "name": name,
@@ -268,26 +285,16 @@ class Draft:
                 }
                 for name, (url, tools) in self.servers.items()
             ],
-            "aiHelpers": [],
             "tasks": [self._task(task_id, task) for task_id, task in self.tasks.items()],
             "firstTask": identifier(
                 self.first_task if self.first_task in self.tasks else next(iter(self.tasks))
             ),
             "globalTasks": [identifier(name) for name in self.global_tasks],
-            "checkpoints": [],
-            "reasonsOfContact": [],
-            "results": [],
         }
         if TOOLS in self.servers:
             tools = ", ".join(self.servers[TOOLS][1])
             self.changed((), f"the tools {tools} are expected at an MCP server {TOOLS!r}: give it an address")
         return ImportedDraft(document, tuple(self.remarks))
-
-    def _positions(self) -> Mapping[str, object]:
-        placed = {task_id: task.position for task_id, task in self.tasks.items() if task.position}
-        if not placed:
-            return {}
-        return {"positions": {identifier(task_id): {"x": x, "y": y} for task_id, (x, y) in placed.items()}}
 
     def _task(self, task_id: str, task: TaskDraft) -> Mapping[str, object]:
         reasons = "; or ".join(reason.rstrip(".") for reason in task.entered_when)
@@ -313,7 +320,17 @@ class Draft:
             "aiHelpers": [],
             "channels": None,
             "mcpToolSelection": [
-                {"mcpServerName": server, "selectedTools": [_selected(*each) for each in tools.items()]}
+                {
+                    "mcpServerName": server,
+                    "selectedTools": [
+                        {
+                            "toolName": tool,
+                            "toolParameters": [],
+                            **({"resultMapping": dict(results)} if results else {}),
+                        }
+                        for tool, results in tools.items()
+                    ],
+                }
                 for server, tools in task.tools.items()
             ],
             "closureConfig": {"multiContact": False},
@@ -329,17 +346,6 @@ class Draft:
         if conditions := dict(_conditions(task.ways)):
             shape["connectionConditions"] = conditions
         return shape
-
-
-def _looked_for(variable: Mapping[str, object]) -> Mapping[str, object]:
-    if variable["type"] == "custom" or variable.get("prompt"):
-        return variable
-    return {**variable, "prompt": f"The value of {variable['name']}, as the user says it."}
-
-
-def _selected(tool: str, results: Mapping[str, str]) -> Mapping[str, object]:
-    shape: dict[str, object] = {"toolName": tool, "toolParameters": []}
-    return {**shape, "resultMapping": dict(results)} if results else shape
 
 
 def _conditions(ways: Mapping[str, WayDraft]) -> Iterator[tuple[str, Mapping[str, str]]]:

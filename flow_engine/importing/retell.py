@@ -183,8 +183,12 @@ class _Import:
         for node in flow.nodes:
             self._task_of(node)
         for node in flow.nodes:
-            if node.id in draft.tasks:
-                self._connect(node)
+            for way in self._ways(node, (node.id,)) if node.id in draft.tasks else ():
+                for name in way.collected:
+                    draft.tasks[way.target].needs.setdefault(name, False)
+                when = joined(way.equations, "and")
+                words = " and ".join(each for each in way.words if each.casefold() not in _EMPTY_WORDS)
+                draft.way(node.id, way.target, when=when, reason=words, automatic=bool(when) and not words)
         start = flow.start_node_id or flow.nodes[0].id
         while start in self._nodes and start not in draft.tasks:  # nothing is spoken there
             onward = [way.target for way in self._ways(self._nodes[start], (start,))]
@@ -275,25 +279,14 @@ class _Import:
         if node.type in {"function", "mcp"} and tools:
             task.prompts.append(f"Call {tools[-1].name} once, then go on.")
 
-    def _connect(self, node: Node) -> None:
-        for way in self._ways(node, (node.id,)):
-            for name in way.collected:
-                self._draft.tasks[way.target].needs.setdefault(name, False)
-            when = joined(way.equations, "and")
-            words = " and ".join(each for each in way.words if each.casefold() not in _EMPTY_WORDS)
-            self._draft.way(node.id, way.target, when=when, reason=words, automatic=bool(when) and not words)
-
-    def _edges(self, node: Node) -> Iterator[tuple[str, Edge]]:
-        for number, edge in enumerate(node.edges):
-            yield f"edges/{number}", edge
-        for name in ("edge", "always_edge", "skip_response_edge", "else_edge"):
-            if (edge := cast("Edge | None", getattr(node, name))) is not None:
-                yield name, edge
-
     def _ways(self, node: Node, seen: tuple[str, ...]) -> Iterator[_Way]:
         """Every way to a task, through nodes that are none; each node at most once on it."""
         collected = tuple(each.name for each in node.variables)
-        for at, edge in self._edges(node):
+        named = [(f"edges/{number}", edge) for number, edge in enumerate(node.edges)]
+        for name in ("edge", "always_edge", "skip_response_edge", "else_edge"):
+            if (edge := cast("Edge | None", getattr(node, name))) is not None:
+                named.append((name, edge))
+        for at, edge in named:
             place = (*self._places[node.id], *at.split("/"))
             target = self._nodes.get(edge.destination_node_id)
             if target is None:

@@ -353,8 +353,7 @@ def mining_effects(
     """On the state as it is now: tools may have written since, and their variables are left alone."""
     state = runner.loaded.mining
     open_ids = {v.id for v in open_for_mining(runner.flow.variables, runner.loaded.tools)}
-    entries: dict[str, MemoryEntry] = {}
-    provenance = dict(state.provenance)
+    entries, provenance = dict[str, MemoryEntry](), dict(state.provenance)
     for var_id, (value, source) in result.values.items():
         earlier, spec = runner.loaded.mined.get(var_id), runner.flow.variables.resolve(var_id)
         if spec is None or var_id not in open_ids:

@@ -87,6 +87,8 @@ def prompt_input(runner: ConversationState, memory_format: MemoryFormat | None =
     """What a prompt of the conversation is made from as it is now. Raises KeyError for a section that the
     platform's prompts lack."""
     session, loaded = runner.session, runner.loaded
+    # The table of a memory follows from its values alone.
+    plain = not (runner.flow.sensitive or runner.flow.ageing or runner.flow.contested)
     return PromptInput(
         flow=runner.flow,
         session=session,
@@ -102,14 +104,9 @@ def prompt_input(runner: ConversationState, memory_format: MemoryFormat | None =
         returns_to=None if (back := runner.returns_to) is None else back.name,
         suggested=runner.suggested,
         secrets=runner.secrets(),
-        tables=loaded.tables if runner.memory is loaded.merged and _plain(runner.flow) else {},
+        tables=loaded.tables if runner.memory is loaded.merged and plain else {},
         conflicts=masked_conflicts(runner.flow, runner.conflicts),
     )
-
-
-def _plain(flow: CompiledFlow) -> bool:
-    """Whether the table of a memory follows from its values alone: no masks, ages or contradictions."""
-    return not (flow.sensitive or flow.ageing or flow.contested)
 
 
 def _conditions(runner: ConversationState) -> PromptConditions:

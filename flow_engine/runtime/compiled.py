@@ -107,24 +107,14 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
     plans = {task.id: plan_of(task, version.ways_from(task)) for task in version.tasks}
     variables = VariableIndex(
         VariableSpec(
-            v.id,
-            v.name,
-            v.type,
-            prompt=v.prompt,
-            enum_values=tuple(v.enum_values),
-            sensitive=v.sensitive,
-            fresh_for=v.fresh_for,
+            *(v.id, v.name, v.type, v.prompt, tuple(v.enum_values), v.sensitive, v.fresh_for),
             precedence=None if v.type == "custom" else v.precedence,
         )
         for v in version.variables
     )
     by_name = {normalise_name(plan.name): plan.id for plan in plans.values()}
     closures = [version.closure_config, *(task.closure_config for task in version.tasks)]
-    limits = [
-        closure.conversation_time_limit
-        for closure in closures
-        if closure.multi_contact and closure.conversation_time_limit is not None
-    ]
+    limits = [closure.conversation_time_limit or 0 for closure in closures if closure.multi_contact]
     # A day at least, checked when the version is read.
     kept_s = inf if version.retention is None else version.retention.days * DAY_S
     return CompiledFlow(

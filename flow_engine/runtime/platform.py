@@ -109,8 +109,10 @@ class MediaSettings:
             if params["prompt"] is None:
                 params["prompt"] = courtesy_prompt
             courtesy = {**courtesy, "providerParams": params}
+        rendered, whole = _rendered(_object(settings, "llm"), scope, Allowance())
+        llm = cast("JsonObject | None", rendered)
         return MediaReply(
-            llm=_chosen_model(_object(settings, "llm"), scope),
+            llm=llm if whole or llm is None else {**llm, "model": None},
             tts=_speech(_object(settings, "tts"), scope) if spoken else None,
             stt=_speech(_object(settings, "stt"), scope) if spoken else None,
             vad=_object(settings, "vad") if spoken else None,
@@ -151,12 +153,6 @@ def audio_settings(version: FlowVersion, presets: Presets) -> JsonObject:
 
 def _object(settings: JsonObject, key: str) -> JsonObject | None:
     return cast("JsonObject | None", settings.get(key))
-
-
-def _chosen_model(llm: JsonObject | None, scope: TemplateScope) -> JsonObject | None:
-    rendered, whole = _rendered(llm, scope, Allowance())
-    settings = cast("JsonObject | None", rendered)
-    return settings if whole or settings is None else {**settings, "model": None}
 
 
 def _speech(config: JsonObject | None, scope: TemplateScope) -> JsonObject | None:

@@ -99,12 +99,7 @@ def _escaped(cell: str) -> str:
     # Telling that a cell is plain costs a fifth of the search that escaping needs.
     if cell.isprintable() and "|" not in cell and "\\" not in cell and cell.strip() == cell:
         return cell
-    return _UNSAFE.sub(_escape, cell)
-
-
-def _escape(found: re.Match[str]) -> str:
-    character = found.group()
-    return _SHORT_ESCAPES.get(character) or f"\\u{ord(character):04x}"
+    return _UNSAFE.sub(lambda found: _SHORT_ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04x}", cell)
 
 
 def _meaning(found: re.Match[str]) -> str:

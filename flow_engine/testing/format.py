@@ -75,10 +75,6 @@ def entries(value: object) -> object:
     return value
 
 
-def _texts(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 def not_empty(items: tuple[_Item, ...]) -> tuple[_Item, ...]:
     """Asked after the items: pydantic's own rule counts one that is refused as not there."""
     if not items:
@@ -113,10 +109,6 @@ def _answer(value: object) -> object:
     return {"fails": True} if value == "fails" else {} if value is None else value
 
 
-def _reasons(value: object) -> object:
-    return dict.fromkeys(cast("list[str]", value), "") if isinstance(value, list) else value
-
-
 class ModelAnswer(Shape):
     """What the model finds in what was said: values of variables, by `_id` or name, how sure it is of them,
     from 0 to 1, and checkpoints, by id with the reason. The text `fails` stands for a model that gives no
@@ -126,9 +118,12 @@ class ModelAnswer(Shape):
     confidence: Mapping[str, Annotated[float, pydantic.Field(ge=0, le=1)]] = pydantic.Field(
         default_factory=dict[str, float]
     )
-    checkpoints: Annotated[Mapping[str, str], pydantic.BeforeValidator(_reasons)] = pydantic.Field(
-        default_factory=dict[str, str]
-    )
+    checkpoints: Annotated[
+        Mapping[str, str],
+        pydantic.BeforeValidator(
+            lambda ids: dict.fromkeys(cast(list[str], ids), "") if isinstance(ids, list) else ids
+        ),
+    ] = pydantic.Field(default_factory=dict[str, str])
     fails: bool = False
 
 
@@ -206,7 +201,10 @@ class Names(Shape):
 
 
 NameList = Annotated[Names, _short_for("exactly", list)]
-Texts = Annotated[tuple[_Text, ...], pydantic.BeforeValidator(_texts)]
+Texts = Annotated[
+    tuple[_Text, ...],
+    pydantic.BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+]
 
 
 class ExpectBody(Shape):

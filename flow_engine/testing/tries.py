@@ -17,7 +17,7 @@ import orjson
 
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.dialogue import ConversationRef, DialogueTurn
+from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import TryJobAgain
 from flow_engine.ports.models import Message, ModelFailed
 from flow_engine.ports.tries import KeptTry, TryStore
@@ -239,29 +239,26 @@ class _Turn:
         async def act(action: AgentAction) -> Outcome:
             return await self.do(step_of(action))
 
+        async def prompt() -> str:
+            return compose_prompt(await self.trial.runner()).text
+
         # What the model has heard and said in this contact, from the command that opened it.
         trial = self.trial
         own = [turn for turn in trial.memory.state.turns if turn.contact_id == trial.contact_id]
         opened = next((each["command"] for each in self.actions if each["kind"] == "contact"), None)
-        history = [Message("user", opened or "/start"), *map(_message, own)]
+        history = [Message("user", opened or "/start")]
+        history += [Message("user" if turn.src == "user" else "assistant", turn.body) for turn in own]
         try:
             await agent_turn(
                 self._background.model,
                 history,
-                self._prompt,
+                prompt,
                 act,
                 purpose="try",
                 conversation=self.trial.conversation,
             )
         except ModelFailed as failure:
             self.failed = str(failure)
-
-    async def _prompt(self) -> str:
-        return compose_prompt(await self.trial.runner()).text
-
-
-def _message(turn: DialogueTurn) -> Message:
-    return Message("user" if turn.src == "user" else "assistant", turn.body)
 
 
 def _full(what: str) -> ReloadAndDecide:

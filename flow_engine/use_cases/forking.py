@@ -62,30 +62,27 @@ class Forks:
         `conversation_unknown`, `entry_unknown`, `version_unknown`, ReloadAndDecide `conversation_exists`,
         `version_is_draft`, CorrectTheInput `fork_not_possible`, `body_invalid` for a mapping of unknown
         tasks, RetryLater."""
-
         began: set[datetime] = set()
+        unused = ("an id that is not used",)
 
         async def decide(stored: LoadedConversation) -> Transition:
             if stored.session is not None:
                 there = await self._transactor.resume(target, stored)
                 message = f"there is a conversation {target.conversation_id!r} already"
-                raise ReloadAndDecide(
-                    "conversation_exists", message, state=there.facts(), accepted=("an id that is not used",)
-                )
+                raise ReloadAndDecide("conversation_exists", message, state=there.facts(), accepted=unused)
             if await self._journal.newest(target):
                 message = f"there is a conversation {target.conversation_id!r} in the archive"
-                raise ReloadAndDecide("conversation_exists", message, accepted=("an id that is not used",))
+                raise ReloadAndDecide("conversation_exists", message, accepted=unused)
             now = self._transactor.clock.now()
             entries = await self._history.entries_up_to(original, order.seq)
             began.add(entries[-1].at)
             state = await self._state_for(original, entries, target, now)
             runner = await self._transactor.resume(target, state, now=now)
             tag = None
-            if order.version_id is None or order.version_id == runner.flow.version_id:
-                head = (await self._index.one(original)).head
-                tag = None if head is None else head.tag
-            else:
+            if order.version_id is not None and order.version_id != runner.flow.version_id:
                 runner = await self._moved(runner, order.version_id, order.mapping)
+            elif (head := (await self._index.one(original)).head) is not None:
+                tag = head.tag
             asked = {
                 "conversationId": original.conversation_id,
                 "seq": order.seq,

@@ -244,7 +244,9 @@ class _Pair:
             place = recorded.task if entry.op == "change-task" else replayed.task or recorded.task
             name = "" if place is None else place.name
             self.found.refusals.append(NewRefusal(seq=entry.seq, task=name, code=replayed.code))
-        if self._same_place(recorded, replayed):
+        there = None if recorded.task is None else counterpart(recorded.task, self.flow)
+        neither = recorded.task is replayed.task is None
+        if neither or (there is not None and there is replayed.task and recorded.place == replayed.place):
             self._compare_prompts(entry, recorded, replayed)
             return
         if self.found.fork is None:
@@ -253,11 +255,6 @@ class _Pair:
         self._comparable = False
         if self._together:
             self._compare_prompts(entry, recorded, await self.new.now())
-
-    def _same_place(self, recorded: Moment, replayed: Moment) -> bool:
-        if recorded.task is None or replayed.task is None:
-            return recorded.task is replayed.task
-        return counterpart(recorded.task, self.flow) is replayed.task and recorded.place == replayed.place
 
     async def _follow(self) -> bool:
         """Put the other side to where the recorded one stands; False where its version has no such place."""

@@ -34,7 +34,7 @@ from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import masked_event
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.session import Contact, Session
+from flow_engine.runtime.session import Contact
 from flow_engine.use_cases.versions_in_use import Versions
 
 ATTEMPTS = 24
@@ -392,18 +392,15 @@ def _noted(runner: ConversationalFlowRunner, transition: Transition, by: str) ->
         outcome["conflicts"] = runner.contradicted
     before = None if runner.new_memory is not None or fork is not None else runner.loaded.session
     head = None
-    if before is None or _told_otherwise(before, runner.session):
-        head = runner.head(cast("str | None", asked.fields.get("tag")), fork)
-    return storage.JournalNote(by, asked, outcome, before, head)
-
-
-def _told_otherwise(before: Session, after: Session) -> bool:
-    """Whether a list tells something else of the conversation."""
-    return (
-        before.configuration is not after.configuration
+    after = runner.session
+    if (  # a list tells something else of the conversation
+        before is None
+        or before.configuration is not after.configuration
         or before.version_id != after.version_id
         or before.active_contact_id != after.active_contact_id
-    )
+    ):
+        head = runner.head(cast("str | None", asked.fields.get("tag")), fork)
+    return storage.JournalNote(by, asked, outcome, before, head)
 
 
 def count_moves(runner: ConversationalFlowRunner, observer: Observer) -> None:

@@ -46,7 +46,13 @@ def import_flow(
     """Print another system's flow as a draft; what could not be carried on standard error: exit code 0 done,
     2 unreadable."""
     try:
-        whole = _whole(original.value, dict(_contents(files)))
+        contents: dict[str, JsonValue] = {}
+        left = MAX_BYTES
+        for name, body in _bodies(files):
+            if (left := left - len(body)) < 0:
+                raise CorrectTheInput("too_large", f"accepted are at most {MAX_BYTES} bytes in all")
+            contents[name] = _decoded(name, body)
+        whole = _whole(original.value, contents)
         draft = IMPORTERS[original.value](whole)
     except CorrectTheInput as refusal:
         for each in refusal.findings:
@@ -58,16 +64,8 @@ def import_flow(
         typer.echo(f"{remark['kept']} {remark['pointer'] or '/'}: {remark['message']}", err=True)
 
 
-def _contents(files: Sequence[Path]) -> Iterator[tuple[str, JsonValue]]:
-    """Every JSON and YAML file by its path, inside a folder or an archive by its path in there."""
-    left = MAX_BYTES
-    for name, body in _bodies(files):
-        if (left := left - len(body)) < 0:
-            raise CorrectTheInput("too_large", f"accepted are at most {MAX_BYTES} bytes in all")
-        yield name, _decoded(name, body)
-
-
 def _bodies(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
+    """Every JSON and YAML file by its path, inside a folder or an archive by its path in there."""
     for path in files:
         try:
             if path.is_dir():
@@ -115,22 +113,17 @@ def _whole(original: str, contents: Mapping[str, JsonValue]) -> JsonValue:
     if original == "dialogflow-cx" and len(contents) > 1:
         return gathered(contents)
     if original == "rasa":
-        return _merged(contents)
+        whole: dict[str, JsonValue] = {}
+        for body in contents.values():  # Rasa reads all files of a folder as one
+            for key, value in body.items() if isinstance(body, dict) else ():
+                known = whole.get(key)
+                if isinstance(known, dict) and isinstance(value, dict):
+                    whole[key] = {**known, **value}
+                elif isinstance(known, list) and isinstance(value, list):
+                    whole[key] = [*known, *value]
+                else:
+                    whole[key] = value
+        return whole
     if len(contents) != 1:
         raise CorrectTheInput("several_files", f"accepted is one file of {original}, not {len(contents)}")
     return next(iter(contents.values()))
-
-
-def _merged(contents: Mapping[str, JsonValue]) -> JsonValue:
-    """Rasa reads all files of a folder as one: objects are joined, lists follow each other."""
-    whole: dict[str, JsonValue] = {}
-    for body in contents.values():
-        for key, value in body.items() if isinstance(body, dict) else ():
-            known = whole.get(key)
-            if isinstance(known, dict) and isinstance(value, dict):
-                whole[key] = {**known, **value}
-            elif isinstance(known, list) and isinstance(value, list):
-                whole[key] = [*known, *value]
-            else:
-                whole[key] = value
-    return whole

@@ -147,10 +147,8 @@ class RtpStream(asyncio.DatagramProtocol):
             if payload and stamp != self._event and payload[0] < len(KEYS):
                 self._event = stamp
                 self._pressed(KEYS[payload[0]])
-        elif kind == self._offer.payload_type and payload and not self._is_late(number):
+            return
+        is_late = self._last is not None and not 0 < (number - self._last) & 0xFFFF < 0x8000
+        if kind == self._offer.payload_type and payload and not is_late:
+            self._last = number
             self._heard(payload.translate(MU_LAW_OF_A) if kind == _A_LAW else payload)
-
-    def _is_late(self, number: int) -> bool:
-        late = self._last is not None and not 0 < (number - self._last) & 0xFFFF < 0x8000
-        self._last = self._last if late else number
-        return late
