@@ -164,11 +164,17 @@ class ConversationState:
         return tuple(self.flow.tasks[t] for t in task.connected if t in wanted and guard.allows(t))
 
     @property
+    def entered_from(self) -> TaskPlan | None:
+        """The task that the present digression was entered from. None outside of one, and in a version that
+        has a task named `back`."""
+        found = self.session.digressions[-1:] if self.task.document.returns else ()
+        return self.flow.tasks.get(found[0]) if found and BACK not in self.flow.names else None
+
+    @property
     def returns_to(self) -> TaskPlan | None:
-        """Where a change to `back` goes: the task that a digression was entered from. None where there is
-        none, the channel is not its own, or the task is not left now."""
-        found = self.session.digressions[-1:] if self.task.document.returns and not self.held else ()
-        plan = self.flow.tasks.get(found[0]) if found and BACK not in self.flow.names else None
+        """Where a change to `back` goes. None where there is nothing, the channel is not its own, or the task
+        is not left now."""
+        plan = None if self.held else self.entered_from
         if plan is None or not channel_available(plan, self.session.latest_contact.channel):
             return None
         return plan

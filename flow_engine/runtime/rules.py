@@ -191,13 +191,19 @@ def next_by_itself(guard: TaskGuard, before: TaskGuard | None, passed: Collectio
     return None
 
 
-def explain(flow: CompiledFlow, current: TaskPlan, name: str, guard: TaskGuard) -> TaskRefusal | None:
-    """Why a change to the task of that name is refused; None when every rule holds."""
+def explain(
+    flow: CompiledFlow, current: TaskPlan, name: str, guard: TaskGuard, origin: TaskPlan | None = None
+) -> TaskRefusal | None:
+    """Why a change to the task of that name is refused; None when every rule holds. `origin` is the task that
+    the current one, a digression, was entered from."""
     target = flow.task_named(name)
     leaves = name == BACK if target is None else target.id in current.connected and target.id != current.id
     if guard.held and leaves:
         reason = f"a text waits for a person's decision: until then task {current.name!r} is not left"
         return TaskRefusal("waiting_for_approval", reason, current)
+    if target is None and name == BACK and origin is not None:
+        reason = f"{_not_on(origin, guard.channel)}, so that task {current.name!r} cannot go back"
+        return TaskRefusal("nothing_to_go_back_to", reason, current)
     return _why_not(flow, current, name, target, guard)
 
 
@@ -214,14 +220,13 @@ def _why_not(
             return TaskRefusal("nothing_to_go_back_to", reason, current)
         return TaskRefusal("task_unknown", f"there is no task {name!r}; reachable tasks: {names}", current)
     if target.id == current.id:
-        return TaskRefusal("already_in_task", f"the conversation is in task {target.name!r} already", current)
+        reason = f"the conversation is in task {target.name!r} already; reachable tasks: {names}"
+        return TaskRefusal("already_in_task", reason, current)
     if target.id not in current.connected:
         reason = f"task {target.name!r} cannot follow {current.name!r}; reachable tasks: {names}"
         return TaskRefusal("task_not_connected", reason, current)
     if not channel_available(target, guard.channel):
-        allowed = ", ".join(sorted(target.channels or ()))
-        reason = f"task {target.name!r} is not available on {guard.channel}; it is on: {allowed}"
-        return TaskRefusal("channel_not_available", reason, current)
+        return TaskRefusal("channel_not_available", _not_on(target, guard.channel), current)
     missing = missing_variables(target, guard.memory)
     if missing:
         specs = {spec.id: spec for spec in flow.variables}  # each is there: refused at the save (F9)
@@ -251,6 +256,11 @@ def _why_not(
         return None
     found = UnmetCondition(unmet, unmet.condition.explain(guard.facts))
     return TaskRefusal("condition_not_met", unmet.reason, current, condition=found)
+
+
+def _not_on(task: TaskPlan, channel: str) -> str:
+    allowed = ", ".join(sorted(task.channels or ()))
+    return f"task {task.name!r} is not available on {channel}; it is on: {allowed}"
 
 
 def _by_distance(flow: CompiledFlow, current: TaskPlan) -> Mapping[str, int]:

@@ -163,7 +163,7 @@ class ConversationalFlowRunner(HumanPart):
         before = self.session.states
         after = before if target is None else self.flow.chart.enter(before, target.id, guard)
         if target is None or after == before:
-            refusal = explain(self.flow, left, name, guard)
+            refusal = explain(self.flow, left, name, guard, self.entered_from)
             if refusal is None:
                 raise AssertionError(f"the chart of {self.flow.version_id!r} refused what its rules allow")
             self.set_task_validation_error(refusal)

@@ -8,9 +8,10 @@ import pytest
 
 from flow_engine.documents import parse_version
 from flow_engine.linting import lint
+from flow_engine.ports.outbound import OutboundReply
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.runtime.session import MOST_DIGRESSIONS
-from tests.api.harness import Scene, open_scene
+from tests.api.harness import HANDLER, Scene, multi_contact, open_scene
 from tests.flow_engine.documents.samples import ENVIRONMENT, JsonObject, aio_task, hum_task, minimal_version
 
 pytestmark = pytest.mark.anyio
@@ -150,3 +151,24 @@ def test_a_flow_without_global_tasks_has_the_ways_that_it_names() -> None:
     assert {t: list(p.connected) for t, p in flow.tasks.items()} == {
         t["_id"]: t["connectedTasks"] for t in document["tasks"]
     }
+
+
+async def test_a_digression_from_a_task_of_another_channel_says_where_that_one_is() -> None:  # F12, F28
+    document = shop()
+    for task in document["tasks"]:
+        task["closureConfig"] = multi_contact()
+        if task["_id"] == "order":
+            task["channels"] = ["chat"]
+    async with open_scene(document, answers={HANDLER: [OutboundReply(200, b"false")]}) as scene:
+        await scene.started(channel="chat")
+        await scene.changed("order")
+        await scene.changed("opening hours")
+        await scene.end()
+        again = await scene.started(contactId="call-2", channel="phone")
+        assert (again["taskId"], again.get("returnsTo")) == ("hours", None)
+        reply = (await scene.change("back", contactId="call-2")).json()
+        assert (reply["result"], reply["code"]) == (False, "nothing_to_go_back_to")
+        assert reply["reason"] == (
+            "task 'order' is not available on phone; it is on: chat, "
+            "so that task 'opening hours' cannot go back"
+        )

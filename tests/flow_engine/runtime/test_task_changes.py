@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from flow_engine.errors import CorrectTheInput
 from flow_engine.runtime.agent_data import get_refusal
-from flow_engine.runtime.rules import nearest_task, reachable_tasks
+from flow_engine.runtime.rules import RefusalCode, nearest_task, reachable_tasks
 from system_prompts.loader import FileSystemPrompts
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version, parameter
 from tests.flow_engine.runtime.conversation_steps import Conversation, entries, read
+from tests.flow_engine.runtime.test_approvals import answering
 
 
 def required(*variable_ids: str) -> list[JsonObject]:
@@ -91,6 +92,17 @@ MINIBAR = {
 }
 
 
+ASKED = {
+    "task_unknown": "pool",
+    "already_in_task": "desk",
+    "task_not_connected": "cellar",
+    "channel_not_available": "minibar",
+    "missing_variables": "booking",
+    "condition_not_met": "manager",
+    "nothing_to_go_back_to": "back",
+}
+
+
 def refused(talk: Conversation, task: str, command: str | None = None) -> JsonObject:
     """The reply to a change that is refused."""
 
@@ -124,7 +136,8 @@ class TestRefusalsInFull:
 
     @pytest.mark.parametrize("spelled", ["desk", "Front desk", "FRONT_DESK"])
     def test_the_task_that_the_conversation_is_in(self, prompts: FileSystemPrompts, spelled: str) -> None:
-        reason = "the conversation is in task 'Front desk' already"  # F12: also one that names itself
+        # F12: also one that names itself
+        reason = "the conversation is in task 'Front desk' already; reachable tasks: 'Book a room', 'Manager'"
         assert refused(Conversation(prompts, hotel()), spelled) == refusal("already_in_task", reason)
 
     def test_a_task_that_is_not_connected(self, prompts: FileSystemPrompts) -> None:
@@ -196,6 +209,28 @@ class TestRefusalsInFull:
             "task 'Front desk' was not entered as a digression; reachable tasks: 'Book a room', 'Manager'"
         )
         assert refused(Conversation(prompts, hotel()), "back") == refusal("nothing_to_go_back_to", reason)
+
+    @pytest.mark.parametrize("code", get_args(RefusalCode))
+    def test_every_refusal_says_what_would_have_been_accepted(
+        self, prompts: FileSystemPrompts, code: str
+    ) -> None:  # F12
+        """By the tasks that can be reached, the channels, what can fill a variable, what would hold, or what
+        is waited for. A new code needs a row here."""
+        if code == "waiting_for_approval":
+            waits, asked = answering(prompts, "waiting"), "reception"
+        else:
+            waits, asked = Conversation(prompts, hotel()), ASKED[code]
+        told = refused(waits, asked)
+        assert told["code"] == code
+        assert told["command"] == f"/error {told['reason']}"
+        assert told["reachableTasks"]
+        if code == "missing_variables":
+            assert all(row["fillableBy"] or row["fillableIn"] for row in told["missing"])
+        elif code == "condition_not_met":
+            assert told["condition"]["wouldHold"] == ["vars.var_boolean == true"]
+        else:
+            accepted = ("reachable tasks: 'Book a room', 'Manager'", "it is on: chat", "until then")
+            assert any(words in told["reason"] for words in accepted)
 
     def test_where_nothing_can_be_reached_the_reason_says_so(self, prompts: FileSystemPrompts) -> None:
         lonely = minimal_version(tasks=[aio_task("desk")], firstTask="desk")

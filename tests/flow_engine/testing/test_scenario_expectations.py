@@ -120,7 +120,7 @@ DIFFERENCES = {
     "refused of another code": (
         "- change_task: goodbye\n- change_task: goodbye\n- expect: {refused: task_unknown}",
         "refused: expected task_unknown, but change_task was refused with already_in_task: "
-        "the conversation is in task 'goodbye' already",
+        "the conversation is in task 'goodbye' already; reachable tasks: 'welcome'",
     ),
     "refused when it went through": (
         "- change_task: goodbye\n- expect: {refused: task_unknown}",
