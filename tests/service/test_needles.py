@@ -1,7 +1,7 @@
 """A needle in every input: what is left of it after an erasure, and where a sensitive value is ever shown.
 
-A real `serve` with its worker on a real Redis: every key of it, the bytes of the data directory, logs, traces
-and what the webhook was sent are searched (journal: must be shown 5).
+A real `serve` with its worker on a real Redis: every key of it, the database (the bytes of SQLite's files, or
+every record of MongoDB), logs, traces and what the webhook was sent are searched (journal: must be shown 5).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from pymongo import MongoClient
 from redis import Redis
 
 from tests.adapters.outbound.local_server import LocalServer, ok, serving
 from tests.api.harness import entry, multi_contact, needs, over_many_contacts
 from tests.flow_engine.documents.samples import JsonObject, minimal_version
+from tests.mongo_fixture import WireServer, start_wire_server
 from tests.ports import free_port
 from tests.redis_fixture import StartRedis, end, spawn
 from tests.service_process import READY_WITHIN_S, ROOT
@@ -69,8 +71,16 @@ def sensitive_flow() -> JsonObject:
 class Service:
     """A served process with what it has written and sent."""
 
-    def __init__(self, http: httpx.AsyncClient, redis: Redis, folder: Path, hook: LocalServer) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        redis: Redis,
+        folder: Path,
+        hook: LocalServer,
+        mongo: MongoClient[Mapping[str, Any]] | None,
+    ) -> None:
         self.http = http
+        self.mongo = mongo
         self.redis = redis
         self.folder = folder
         self.hook = hook
@@ -128,6 +138,16 @@ class Service:
             case kind:
                 raise AssertionError(f"{name} is a {kind!r}")
 
+    def records_with(self, text: str) -> list[str]:
+        """The collections of MongoDB with a record that has it; none where records are in files."""
+        if self.mongo is None:
+            return []
+        names = self.mongo.list_database_names()
+        found = [
+            (self.mongo[name], each) for name in names for each in self.mongo[name].list_collection_names()
+        ]
+        return [each for database, each in found if text in repr(list(database[each].find()))]
+
     def files_with(self, text: str) -> list[str]:
         """Files whose bytes have it: the database with its log, what the process printed."""
         return [
@@ -138,7 +158,9 @@ class Service:
 
 
 @asynccontextmanager
-async def served(start_redis: StartRedis, folder: Path) -> AsyncIterator[Service]:
+async def served(
+    start_redis: StartRedis, folder: Path, mongo: WireServer | None = None
+) -> AsyncIterator[Service]:
     server, port = start_redis(), free_port()
     async with serving(ok()) as hook:
         (folder / "data").mkdir()
@@ -153,15 +175,21 @@ async def served(start_redis: StartRedis, folder: Path) -> AsyncIterator[Service
             "FLOW_ENGINE_WEBHOOK_URL": f"http://127.0.0.1:{hook.port}/",
             "FLOW_ENGINE_WEBHOOK_SECRET": "sixteen characters",
         }
+        records: MongoClient[Mapping[str, Any]] | None = None
+        if mongo is not None:
+            records = MongoClient(mongo.url)
+            environment["FLOW_ENGINE_MONGO_URL"] = f"{mongo.url}/engine"
         command = (sys.executable, "-m", "service.cli", "serve", "--port", str(port))
         process = spawn(command, folder / "printed", cwd=ROOT, env={**os.environ, **environment})
         try:
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
                 await until_ready(http, process)
                 with server.client() as redis:
-                    yield Service(http, redis, folder, hook)
+                    yield Service(http, redis, folder, hook, records)
         finally:
             end(process, signal.SIGINT)
+            if records is not None:
+                records.close()
 
 
 async def until_ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes]) -> None:
@@ -213,9 +241,25 @@ async def lived(service: Service) -> None:
     )
 
 
-async def test_after_an_erasure_no_needle_is_left(start_redis: StartRedis, tmp_path: Path) -> None:
-    async with served(start_redis, tmp_path) as service:  # journal: must be shown 5
+@pytest.fixture(params=["sqlite", "mongodb wire"])
+def mongo(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WireServer | None]:
+    """The database of a service, None for SQLite in its data directory."""
+    if request.param == "sqlite":
+        yield None
+        return
+    server = start_wire_server(tmp_path_factory.mktemp("mongo"))
+    yield server
+    server.stop()
+
+
+async def test_after_an_erasure_no_needle_is_left(
+    start_redis: StartRedis, tmp_path: Path, mongo: WireServer | None
+) -> None:
+    async with served(start_redis, tmp_path, mongo) as service:  # journal: must be shown 5
         await service.publish(flow())
+        assert mongo is None or service.records_with("Clinic version-1"), "MongoDB is what is searched"
         await lived(service)
         stream = "{flow-engine}:events"
         await within(60, lambda: stream in service.keys_with(NEEDLE))
@@ -232,6 +276,7 @@ async def test_after_an_erasure_no_needle_is_left(start_redis: StartRedis, tmp_p
         await within(60, lambda: sum(sent.endswith(word) for sent in service.hook.requests) >= 2)
         await asyncio.sleep(0.5)  # whoever was at work on it has gone on
         assert service.keys_with(NEEDLE) == set()
+        assert service.records_with(NEEDLE) == []
         left = service.redis.xrange(stream)
         assert {fields[b"conversation"] for _, fields in left} <= {b"conv-1", b"fork-1"}
         bodies = [orjson.loads(fields[b"event"])["body"] for _, fields in left]
