@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from flow_engine.json_values import as_object
-from flow_engine.ports.dialogue import ConversationRef, is_user_turn
+from flow_engine.ports.dialogue import ConversationRef, Fork, is_user_turn
 from flow_engine.ports.flow_store import ArchivedPart
 from flow_engine.runtime.memory import (
     MemoryEntry,
@@ -184,6 +184,15 @@ def states_of(entries: Sequence[JournalEntry]) -> tuple[LoadedConversation, Load
         before = entry.base or after
         after = folded(before, entry)
     return before, after
+
+
+def begun_by(entry: JournalEntry) -> tuple[str | None, Fork | None] | None:
+    """By which tag, and as what fork, the entry's commit began a conversation; None where it goes on with
+    one."""
+    asked: Mapping[str, Any] = entry.input
+    if asked["op"] == "fork":
+        return asked["tag"], Fork(asked["conversationId"], asked["seq"])
+    return (asked.get("tag"), None) if "tenant" in entry.delta else None
 
 
 def folded(before: LoadedConversation, entry: JournalEntry) -> LoadedConversation:

@@ -21,7 +21,13 @@ from flow_engine.ports.dialogue import (
     ListedConversation,
 )
 from flow_engine.runtime.agent_data import compose_prompt, known_variables, memory_variables
-from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, states_of
+from flow_engine.runtime.journal import (
+    ENTRIES_AT_MOST,
+    ConversationJournal,
+    JournalEntry,
+    begun_by,
+    states_of,
+)
 from flow_engine.runtime.privacy import Veil, masked_reply, values_stored
 from flow_engine.runtime.replies import JsonObject, KnownVariable, MemoryVariable
 from flow_engine.runtime.runner import ConversationalFlowRunner
@@ -218,17 +224,11 @@ class History:
         listed = await self._index.one(conversation)
         if archived is not None:
             # The tag that chose the version, and where it was forked from, as far as the journal tells.
-            found: tuple[str | None, Fork | None] = None, None
-            seen = 0
+            tag, fork, seen = None, None, 0
             while page := await self._journal.after(conversation, seen, at_most=ENTRIES_AT_MOST):
                 for entry in page:
-                    asked: Mapping[str, Any] = entry.input
-                    if asked["op"] == "fork":
-                        found = asked["tag"], Fork(asked["conversationId"], asked["seq"])
-                    elif "tenant" in entry.delta:
-                        found = asked["tag"], None
+                    tag, fork = begun_by(entry) or (tag, fork)
                 seen = page[-1].seq
-            tag, fork = found
             listed = ListedConversation(
                 conversation.conversation_id, runner.head(tag, fork), archived.seq, archived.at
             )

@@ -21,7 +21,13 @@ from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conver
 from flow_engine.json_values import as_object
 from flow_engine.masking import stand_in
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
-from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, folded
+from flow_engine.runtime.journal import (
+    ENTRIES_AT_MOST,
+    ConversationJournal,
+    JournalEntry,
+    begun_by,
+    folded,
+)
 from flow_engine.runtime.memory import encode_entry, encode_previous_contact
 from flow_engine.runtime.mining_state import MinedBy, encode_mining
 from flow_engine.runtime.privacy import Veil, values_stored
@@ -274,11 +280,12 @@ class Recordings:
             whole = whole and veil.masked(replace(entries[0], delta=whole)).delta
             entries = [veil.masked(entry) for entry in entries]
         head = (await self._index.one(conversation)).head
+        begun = [each for entry in entries if (each := begun_by(entry)) is not None]
         return Recording(
             conversation_id=conversation.conversation_id,
             campaign_id=session.campaign_id,
             flow_id=session.flow_id,
-            tag=None if head is None else head.tag,
+            tag=head.tag if head is not None else begun[-1][0] if begun else None,
             complete=before.session is None,
             start=whole,
             versions=[await self._version(conversation.tenant_id, *each) for each in versions],

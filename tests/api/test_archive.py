@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,9 +11,13 @@ import pytest
 
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
+from flow_engine.runtime.compiled import compile_flow
+from flow_engine.testing import recorded_test
 from flow_engine.use_cases import archiving
+from flow_engine.use_cases.recordings import read_recording
 from memory.schedule import RedisJobSchedule
-from tests.api.harness import Scene, clinic, entry, open_scene
+from service.replaying import platform
+from tests.api.harness import Scene, clinic, entry, needs, open_scene
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +75,37 @@ async def test_what_redis_has_forgotten_is_told_from_the_flow_database(scene: Sc
     for path, code in (("/at/9", "entry_unknown"), ("/at/0", "seq_invalid")):
         assert (await get(scene, path)).json()["code"] == code
     assert (await get(scene, "/journal?after=5")).json() == {"entries": [], "next": None}
+
+
+async def test_what_redis_has_forgotten_is_recorded_and_replayed_as_before(scene: Scene) -> None:
+    """By its id, and as a flow test of it; journal: recordings, replays."""
+    await ended(scene)
+    flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+    document = {key: value for key, value in clinic().items() if key != "conversationalFlowId"}
+    visit = next(task for task in document["tasks"] if task["_id"] == "visit")
+    visit["transitionParameters"] += needs("var_date")
+    route = f"/v1/flows/{flow_id}/versions"
+    saved = await scene.post(f"{route}?parentVersionId=version-1", {**document, "_id": "version-2"})
+    assert saved.status_code == 201, saved.text
+
+    async def told() -> tuple[Any, ...]:
+        recording = await get(scene, "/recording")
+        replays = [
+            await scene.post(f"{route}/{version}/replays", {"conversations": ["conv-1"]})
+            for version in ("version-1", "version-2")
+        ]
+        read, flow = read_recording(recording.content), compile_flow(clinic(), "hash")
+        story = await asyncio.to_thread(recorded_test.test_of, read, flow, platform())
+        return recording.json(), *(reply.json() for reply in replays), story
+
+    before = await told()
+    await forget(scene)
+    recording, same, other, story = await told()
+    assert (recording, same, other, story) == before
+    assert [entry["seq"] for entry in recording["entries"]] == [1, 2, 3, 4, 5]
+    assert (same["summary"]["conversations"], same["summary"]["samePath"]) == (1, 1)
+    assert other["summary"]["newRefusals"] == 1
+    assert "change_task" in story
 
 
 async def test_one_that_goes_on_is_not_archived_and_a_later_commit_is(scene: Scene) -> None:
