@@ -16,12 +16,7 @@ from flow_engine.json_values import json_bytes
 from flow_engine.listening.mining import region_of, tuning_of
 from flow_engine.masking import cards_masked
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
-from flow_engine.runtime.agent_data import (
-    compose_prompt,
-    known_variables,
-    told_of_advance,
-    told_of_approval,
-)
+from flow_engine.runtime.agent_data import compose_prompt, known_variables, told_of_advance, told_of_approval
 from flow_engine.runtime.events import Sender, dialogue_event, marked_unread
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
 from flow_engine.runtime.prompt import Prompt, tenant_zone

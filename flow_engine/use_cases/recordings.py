@@ -21,13 +21,7 @@ from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conver
 from flow_engine.json_values import as_object
 from flow_engine.masking import stand_in
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
-from flow_engine.runtime.journal import (
-    ENTRIES_AT_MOST,
-    ConversationJournal,
-    JournalEntry,
-    begun_by,
-    folded,
-)
+from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, begun_by, folded
 from flow_engine.runtime.memory import encode_entry, encode_previous_contact
 from flow_engine.runtime.mining_state import MinedBy, encode_mining
 from flow_engine.runtime.privacy import Veil, values_stored
