@@ -33,7 +33,13 @@ from memory.driver import Argument, Driver, Script, Value
 from memory.erasing import EARLY_JOB_DELAY, REPLY_LIFETIME_S, Eraser
 from memory.held import HeldConversations
 from memory.journal import journal_arguments
-from memory.keys import JOBS_KEY, ConversationKeys, definition_key, due_score, index_key
+from memory.keys import (
+    JOBS_KEY,
+    ConversationKeys,
+    definition_key,
+    due_score,
+    index_key,
+)
 
 TURNS_KEPT = 1_000
 """The newest messages of a conversation, as far as MAX_TURN_BYTES hold them."""

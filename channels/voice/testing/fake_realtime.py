@@ -24,7 +24,12 @@ from types import TracebackType
 from typing import Final, Literal, Self
 from urllib.parse import parse_qs, urlsplit
 
-from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener, ws_create_server
+from picows import (
+    WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
+    ws_create_server,  # pyright: ignore[reportUnknownVariableType]
+)
 
 from channels.voice.testing import fake_response, realtime_checks, realtime_session, sockets
 from channels.voice.testing.script import Script, read_script
