@@ -3,8 +3,9 @@
 1. A run's id is made of its mailbox, Message-ID and digest: whoever takes the same mail in again, on this
    process or another, finds the run already there.
 2. A holder has a lease, written into the run, and renews it while it works. Whoever finds it expired takes
-   the run over. Every write is compared with the serial that the holder knows, so one that has lost the run
-   learns it at its next write (`RunTakenOver`) and changes nothing more.
+   the run over, after a pause that grows with each holder that was lost. Every write is compared with the
+   serial that the holder knows, so one that has lost the run learns it at its next write (`RunTakenOver`)
+   and changes nothing more.
 3. With the end of a run everything goes that it needed to go on; its own fields remain.
 """
 
@@ -31,6 +32,9 @@ from flow_engine.values import JsonValue, utc_text
 
 PAGE: Final = 500
 """Runs that are read at a time."""
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
 
 log: Any = structlog.get_logger("flow_engine.mail")
 
@@ -107,11 +111,22 @@ class StoredRun:
         return self.row.work
 
     def is_due(self, now: float) -> bool:
-        """Whether somebody may take it at `now`, in seconds since 1970: queued, or held under a lease that
-        has run out."""
+        """Whether somebody may take it at `now`, in seconds since 1970: queued, or held by a process that is
+        gone. Each process that goes while it holds the run makes the pause longer: one that dies at every
+        start must not use up the attempts of all that it holds."""
         work = self.work
-        free = self.row.status == "queued" or (self.row.status == "running" and work.lease_until <= now)
-        return free and work.not_before <= now
+        match self.row.status:
+            case "queued":
+                return work.not_before <= now
+            case "running":
+                return work.lease_until + pause_after(work.attempts - 1) <= now
+            case _:
+                return False
+
+
+def pause_after(times: int) -> float:
+    """Seconds until the next attempt, where as many in a row came to nothing before this one."""
+    return min(FIRST_PAUSE_S * 2.0 ** min(times, 30), LONGEST_PAUSE_S)
 
 
 def run_id(mailbox: str, message_id: str | None, digest: str) -> str:

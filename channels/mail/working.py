@@ -21,7 +21,7 @@ import structlog
 
 from channels.mail import delivery, flow, loading, message, ports, processing, routing
 from channels.mail.metrics import MailMetrics
-from channels.mail.runs import HeldRun, RunCalls, RunStore, RunTakenOver
+from channels.mail.runs import HeldRun, RunCalls, RunStore, RunTakenOver, pause_after
 from channels.mail.state import MailboxState
 from flow_engine.errors import FlowEngineError, RetryLater
 from flow_engine.ports.clock import Clock
@@ -33,8 +33,6 @@ DELAYING: Final = frozenset({"imap_refused", "mail_secret_missing", "mail_token_
 """Codes of what an operator puts right while the run waits."""
 
 FORGET_EVERY: Final = timedelta(minutes=10)
-FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 60.0
 
 log: Any = structlog.get_logger("flow_engine.mail")
 
@@ -236,8 +234,7 @@ class RunWorker:
                 raise taken
             case FlowEngineError() as away if isinstance(away, RetryLater) or away.code in DELAYING:
                 log.warning("run_delayed", code=away.code, delays=held.work.delays)
-                pause_s = min(FIRST_PAUSE_S * 2.0 ** min(held.work.delays, 30), LONGEST_PAUSE_S)
-                await held.give_back(pause_s, delayed=True)
+                await held.give_back(pause_after(held.work.delays), delayed=True)
             case failure:
                 await self._failed(held, failure)
 
@@ -257,8 +254,7 @@ class RunWorker:
         if held.work.attempts >= self._tuning.attempts:
             await self._finish(held, ports.RunOutcome("error", held.work.progress, error=reason))
         else:
-            pause_s = min(FIRST_PAUSE_S * 2.0**held.work.attempts, LONGEST_PAUSE_S)
-            await held.give_back(pause_s, failed=True)
+            await held.give_back(pause_after(held.work.attempts), failed=True)
 
     async def _finish(self, held: HeldRun, outcome: ports.RunOutcome) -> None:
         await held.finish(outcome)

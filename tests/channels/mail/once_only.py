@@ -275,7 +275,10 @@ async def prove(plan: Plan, folder: Path) -> Found:
             replies=Counter(parse_mail(raw).in_reply_to[0] for raw in smtp.contents),
             drafts=Counter(draft.in_reply_to[0] for draft in drafts),
             runs=Counter(row[0] for row in _select(folder, "SELECT message_id FROM agent_runs")),
-            statuses=Counter(row[0] for row in _select(folder, "SELECT status FROM agent_runs")),
+            statuses=Counter(
+                row[0]
+                for row in _select(folder, "SELECT status || coalesce(': ' || error, '') FROM agent_runs")
+            ),
             kills=fleet.kills,
             seconds=time.monotonic() - began,
         )

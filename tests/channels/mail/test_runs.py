@@ -139,6 +139,31 @@ async def test_a_given_back_run_waits_and_only_failures_count(database: Database
     assert (run.work.attempts, run.work.delays) == (1, 3)
 
 
+async def test_each_lost_holder_makes_the_pause_before_the_next_longer(
+    database: Database, time: Time
+) -> None:  # M1
+    """Ten processes that die within seconds of each other do not use up the attempts of what they held."""
+    one, two = stores(database, time, "one", "two")
+    await one.add("r", new_row())
+    pauses: list[float] = []
+    for _ in range(9):
+        (run,) = await two.under_way()
+        assert await two.claim(run, 15.0) is not None
+        time.at += timedelta(seconds=15)
+        (run,) = await one.under_way()
+        lost_at = time.at
+        while not run.is_due(time.at.timestamp()):
+            time.at += timedelta(seconds=0.5)
+        pauses.append((time.at - lost_at).total_seconds())
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    held = await one.claim(run, 15.0)
+    assert held is not None
+    await held.checkpoint(RunProgress())
+    time.at += timedelta(seconds=16)
+    (run,) = await two.under_way()
+    assert run.is_due(time.at.timestamp()), "what went well begins anew"
+
+
 async def test_a_run_that_waits_is_decided_once(database: Database, time: Time) -> None:  # M11
     (one,) = stores(database, time, "one")
     await one.add("r", new_row())
