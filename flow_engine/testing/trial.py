@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import orjson
 
-from flow_engine.idempotency import IdempotencyKey
 from flow_engine.json_paths import description_of
 from flow_engine.json_values import as_object
 from flow_engine.listening.conclusions import RuleSummariser
@@ -38,6 +37,7 @@ from flow_engine.use_cases.background import BackgroundDependencies, BackgroundW
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.history import JournalRow, journal_row
+from flow_engine.use_cases.rebuilding import MemoryInHand
 from flow_engine.use_cases.recordings import RecordedVersion, Recording, recorded, state_of, whole_of
 from flow_engine.use_cases.replaying import FixedVersions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
@@ -69,27 +69,14 @@ class TryRecord(msgspec.Struct, frozen=True):
     entries: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass
-class TriedMemory:
-    """Implements `ConversationMemory` over the state of one conversation, and keeps what a store would pass
-    on. Never raises."""
+@dataclass(slots=True)
+class TriedMemory(MemoryInHand):
+    """Keeps what a store would pass on: the journal's entries, events and jobs."""
 
     state: storage.LoadedConversation
     entries: list[JournalEntry]
     events: list[bytes] = field(default_factory=list[bytes])
     jobs: list[DueJob] = field(default_factory=list[DueJob])
-
-    async def load(
-        self,
-        conversation: ConversationRef,
-        *,
-        idempotency: IdempotencyKey | None = None,
-        with_turns: bool = False,
-    ) -> storage.LoadedConversation:
-        return self.state
-
-    def held(self, conversation: ConversationRef) -> storage.LoadedConversation | None:
-        return None
 
     async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
         self.state = self.state.after(changes)
@@ -100,9 +87,6 @@ class TriedMemory:
         self.jobs += changes.jobs
         body = changes.reply.body(self.state.memory_revision)
         return storage.Committed(body, changes.reply.status, definition_present=True)
-
-    async def erase(self, conversation: ConversationRef, erasure: storage.Erasure) -> bool:
-        return False
 
 
 class Trial:

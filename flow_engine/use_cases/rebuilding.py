@@ -29,8 +29,31 @@ from flow_engine.use_cases.transactor import ConversationDependencies, Transacto
 from flow_engine.use_cases.versions_in_use import Versions
 
 
+class MemoryInHand:
+    """What every `ConversationMemory` over the state of one conversation has, where nothing is stored: it is
+    read as it is, and not erased. Never raises."""
+
+    __slots__ = ()
+    state: storage.LoadedConversation
+
+    async def load(
+        self,
+        conversation: ConversationRef,
+        *,
+        idempotency: IdempotencyKey | None = None,
+        with_turns: bool = False,
+    ) -> storage.LoadedConversation:
+        return self.state
+
+    def held(self, conversation: ConversationRef) -> storage.LoadedConversation | None:
+        return None
+
+    async def erase(self, conversation: ConversationRef, erasure: storage.Erasure) -> bool:
+        return False
+
+
 @dataclass(slots=True)
-class World:
+class World(MemoryInHand):
     """What a step meets where nothing is stored and nobody is asked: its clock, the state before it and after
     it, and in `heard` what others answered then, as an outcome of the journal tells it. Implements `Clock`,
     `ConversationMemory`, `Summariser` and `OutboundSender`.
@@ -46,25 +69,10 @@ class World:
     def now(self) -> datetime:
         return self.at
 
-    async def load(
-        self,
-        conversation: ConversationRef,
-        *,
-        idempotency: IdempotencyKey | None = None,
-        with_turns: bool = False,
-    ) -> storage.LoadedConversation:
-        return self.state
-
-    def held(self, conversation: ConversationRef) -> storage.LoadedConversation | None:
-        return None
-
     async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
         self.state = self.state.after(changes)
         revision = self.state.memory_revision if self.memory_revision is None else self.memory_revision
         return storage.Committed(changes.reply.body(revision), changes.reply.status, definition_present=True)
-
-    async def erase(self, conversation: ConversationRef, erasure: storage.Erasure) -> bool:
-        return False
 
     async def summarise(self, request: SummaryRequest) -> str:
         return str(self.heard.get("summary") or "")
