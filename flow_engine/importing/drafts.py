@@ -228,12 +228,10 @@ class Draft:
         what the contact brought along, with the original's default."""
 
         def written(match: re.Match[str]) -> str:
-            name = identifier(match[1])
-            if name in self.variables:
-                return "{{ $vars" + _member(name) + " }}"
-            if default := self.defaults.get(match[1]):
-                return "{{ $tenant" + _member(name) + " | default(" + _quoted(default) + ") }}"
-            return "{{ $tenant" + _member(name) + " }}"
+            default = self.defaults.get(match[1])
+            if default is None or identifier(match[1]) in self.variables:
+                return f"{{{{ ${self.value(match[1])} }}}}"
+            return f"{{{{ ${self.value(match[1])} | default({operand_text(Constant(default))}) }}}}"
 
         pieces: list[str] = []
         end = 0
@@ -388,14 +386,6 @@ def joined(conditions: Iterable[str], word: Literal["and", "or"]) -> str:
 
 def _compared(name: str) -> str:
     return "".join(name.casefold().split())
-
-
-def _member(name: str) -> str:
-    return f".{name}" if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"[{_quoted(name)}]"
-
-
-def _quoted(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", " ") + "'"
 
 
 def _literal(text: str) -> str:

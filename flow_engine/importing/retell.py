@@ -29,12 +29,7 @@ _HUMAN: Final = frozenset({"transfer_call", "agent_swap", "bridge_transfer"})
 _PASSED_THROUGH: Final = frozenset(
     {"branch", "extract_dynamic_variables", "press_digit", "sms", "code", "component", "cancel_transfer"}
 )
-_TYPES: Final[Mapping[str, str]] = {
-    "string": "string",
-    "number": "number",
-    "boolean": "boolean",
-    "enum": "enum",
-}
+_TYPES: Final = frozenset({"string", "number", "boolean", "enum"})
 _EMPTY_WORDS: Final = frozenset({"", "always", "else"})
 _DECIDES: Final = frozenset({"branch", "extract_dynamic_variables"})
 
@@ -203,7 +198,7 @@ class _Import:
     def _collects(self, node: Node) -> None:
         found = [*node.variables, *(each for tool in node.tools for each in tool.variables)]
         for each in found:
-            kind = _TYPES.get(each.type, "string")
+            kind = each.type if each.type in _TYPES else "string"
             self._draft.variable(each.name, kind, each.description, each.choices)
         called = [tool.response_variables for tool in (*node.tools, *self._called(node))]
         for results in (node.response_variables, *called):
@@ -320,10 +315,10 @@ class _Import:
         return "", joined([part or "" for part in parts], "and" if transition.operator == "&&" else "or")
 
     def _equation(self, equation: Equation) -> str | None:
-        left = self._draft.value(equation.left.strip().removeprefix("{{").removesuffix("}}").strip())
+        name = equation.left.strip().removeprefix("{{").removesuffix("}}").strip()
+        left = self._draft.value(name)
         if equation.operator in {"exists", "not_exist"}:
             return f"{'' if equation.operator == 'exists' else 'not '}has({left})"
         if "contains" in equation.operator:
             return None
-        kind = self._draft.kind_of(equation.left.strip().removeprefix("{{").removesuffix("}}").strip())
-        return f"{left} {equation.operator} {condition_literal(equation.right, kind)}"
+        return f"{left} {equation.operator} {condition_literal(equation.right, self._draft.kind_of(name))}"

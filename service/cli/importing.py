@@ -2,7 +2,6 @@
 
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, cast
 
@@ -12,7 +11,7 @@ from pydantic import JsonValue
 
 from flow_engine.documents import parse_json
 from flow_engine.errors import CorrectTheInput
-from flow_engine.importing import IMPORTERS, gathered
+from flow_engine.importing import IMPORTERS, OriginalFormat, gathered
 from flow_engine.testing.yaml_text import FileRejected, read_yaml
 
 MAX_BYTES: Final = 32 * 1024 * 1024
@@ -20,18 +19,9 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 UNREADABLE = 2
 
 
-class Format(StrEnum):
-    """The systems whose flows can be read."""
-
-    RETELL = "retell"
-    DIALOGFLOW_CX = "dialogflow-cx"
-    RASA = "rasa"
-    PIPECAT = "pipecat"
-
-
 def import_flow(
     original: Annotated[
-        Format, typer.Argument(metavar="FORMAT", help="retell, dialogflow-cx, rasa or pipecat.")
+        OriginalFormat, typer.Argument(metavar="FORMAT", help="retell, dialogflow-cx, rasa or pipecat.")
     ],
     files: Annotated[
         list[Path],
@@ -52,8 +42,8 @@ def import_flow(
             if (left := left - len(body)) < 0:
                 raise CorrectTheInput("too_large", f"accepted are at most {MAX_BYTES} bytes in all")
             contents[name] = _decoded(name, body)
-        whole = _whole(original.value, contents)
-        draft = IMPORTERS[original.value](whole)
+        whole = _whole(original, contents)
+        draft = IMPORTERS[original](whole)
     except CorrectTheInput as refusal:
         for each in refusal.findings:
             typer.echo(f"{each.pointer or '/'}: {each.code}: {each.message}", err=True)
@@ -108,7 +98,7 @@ def _decoded(name: str, body: bytes) -> JsonValue:
     raise CorrectTheInput(first.code, f"{name}, line {first.line}: {first.message}")
 
 
-def _whole(original: str, contents: Mapping[str, JsonValue]) -> JsonValue:
+def _whole(original: OriginalFormat, contents: Mapping[str, JsonValue]) -> JsonValue:
     """What an importer reads: one document, a Dialogflow package gathered, Rasa's files merged."""
     if original == "dialogflow-cx" and len(contents) > 1:
         return gathered(contents)
