@@ -439,13 +439,13 @@ def _provenance(
         if mined.confidence is not None:
             reply["confidence"] = mined.confidence
     if conflict is not None:
-        other, by_user = conflict.other, conflict.by_tool and mined is not None
+        other, said = conflict.other, mined if conflict.by_tool else None
         reply["superseded"] = value = shown(hide, other.value)
         reply["conflict"] = ConflictReply(
             value=value,
-            source=mined.source if by_user and mined is not None else "tool",
+            source="tool" if said is None else said.source,
             updatedBy=other.updated_by,
-            messageId=mined.message_id if by_user and mined is not None else None,
+            messageId=None if said is None else said.message_id,
             at=None if other.updated_at is None else utc_text(other.updated_at),
         )
     return reply

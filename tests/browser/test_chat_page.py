@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,23 +12,14 @@ import pytest
 from playwright.async_api import Dialog, Page, async_playwright
 
 from adapters.models.fake_openai import FakeOpenAI
+from tests.browser.console import CHROMIUM, FLAGS, WITHIN_MS
 from tests.channels.chat.desk import ACCIDENT, BELT, PERSON, SUNNY, desk_model, rows
 from tests.channels.chat.harness import running_chat
 from tests.service_process import running_service
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("default")]
 
-CHROMIUM = shutil.which("chromium") or ""
 PAGE = Path(__file__).parents[2] / "examples" / "chat.html"
-WITHIN_MS = 30_000
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 
 
 @asynccontextmanager
