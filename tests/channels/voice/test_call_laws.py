@@ -294,6 +294,4 @@ class Talk(RuleBasedStateMachine):
 
 
 TestTalk = Talk.TestCase
-TestTalk.settings = hypothesis_settings(
-    max_examples=80, stateful_step_count=40, deadline=None, derandomize=False
-)
+TestTalk.settings = hypothesis_settings(max_examples=80, stateful_step_count=40)
