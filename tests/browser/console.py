@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import ConsoleMessage, Page, sync_playwright
 
 from api.console import BUILT
+from tests.api.harness import CALL, clinic
 from tests.service_process import ROOT, running_service
 
 CHROMIUM = shutil.which("chromium") or ""
@@ -79,7 +80,7 @@ class Console:
             self.page.screenshot(path=SHOTS / f"console-{name}.png")
 
     def was_clean(self) -> None:
-        assert (self.errors, self.foreign) == ([], [])
+        assert (self.errors, self.foreign) == ([], []), (self.errors, self.foreign)
 
 
 @contextmanager
@@ -97,8 +98,38 @@ def opened_console(
             browser.close()
 
 
-def call(base: str, method: str, path: str, body: object = None) -> Any:
-    """A call of the API as another designer would make it."""
+def call(base: str, method: str, path: str, body: object = None, key: str = "") -> Any:
+    """A call of the API as another designer would make it; with `key` where the service asks for one."""
     content = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(base + path, content, {"Content-Type": "application/json"}, method=method)) as reply:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    with urlopen(Request(base + path, content, headers, method=method)) as reply:
         return json.loads(reply.read())
+
+
+def published(base: str, *version_ids: str, approval: bool = False, key: str = "") -> str:
+    """The id of a flow with these versions, the first of which has the tag `prod`."""
+    flow = call(base, "POST", "/v1/flows", {"name": "Clinic", "campaignId": "c", "updatedBy": "ada"}, key)
+    flow_id: str = flow["id"]
+    for number, version_id in enumerate(version_ids):
+        changes: dict[str, Any] = {"globalPrompt": f"You answer the phone, {number}."} if number else {}
+        document = {**clinic(_id=version_id), **changes}
+        del document["conversationalFlowId"]
+        if approval:
+            next(task for task in document["tasks"] if task["type"] == "AIS")["approval"] = True
+        call(base, "POST", f"/v1/flows/{flow_id}/versions", document, key)
+    order = {"versionId": version_ids[0], "updatedBy": "ada"}
+    call(base, "PUT", f"/v1/flows/{flow_id}/tags/prod", order, key)
+    return flow_id
+
+
+def a_conversation(base: str, flow_id: str, key: str = "") -> None:
+    start = {**CALL, "flowId": flow_id, "tag": "prod", "channel": "phone"}
+    call(base, "POST", "/v1/handle-new-contact", start, key)
+    said = {"messageId": "m-1", "ts": "2026-01-15T09:31:00Z", "type": "message", "src": "user"}
+    call(base, "POST", "/v1/handle-utterance", {**CALL, **said, "body": "I want a visit"}, key)
+    for task, reason in (("Visita Perché", "Wants a visit"), ("supervised", "Not sure what it is")):
+        call(base, "POST", "/v1/change-task", {**CALL, "task": task, "reason": reason}, key)
+
+
+def within_its_width(page: Page) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

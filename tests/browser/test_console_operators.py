@@ -8,13 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 from redis import Redis
 
 from flow_engine.ports.dialogue import ConversationRef
 from memory.keys import ConversationKeys, index_key
-from tests.api.harness import clinic
-from tests.browser.console import Console, call, needs_a_browser, needs_a_build, opened_console
+from tests.browser.console import (
+    CALL,
+    Console,
+    a_conversation,
+    call,
+    needs_a_browser,
+    needs_a_build,
+    opened_console,
+    published,
+    within_its_width,
+)
 from tests.redis_fixture import RedisServer
 
 pytestmark = [needs_a_build, pytest.mark.filterwarnings("default")]
@@ -24,36 +33,6 @@ MANY = 10_000
 PICTURED = {"conversation-wide", "conversations-narrow", "split-wide", "operations-health-wide"}
 """What the docs show."""
 TO_THE_END = "() => document.querySelector('.conversation-list').scrollTo(0, 1e9)"
-CALL = {"contactId": "call-1", "conversationId": "conv-1"}
-
-
-def published(base: str, *version_ids: str, approval: bool = False) -> str:
-    """The id of a flow with these versions, the first of which has the tag `prod`."""
-    flow = call(base, "POST", "/v1/flows", {"name": "Clinic", "campaignId": "c", "updatedBy": "ada"})
-    flow_id: str = flow["id"]
-    for number, version_id in enumerate(version_ids):
-        changes: dict[str, Any] = {"globalPrompt": f"You answer the phone, {number}."} if number else {}
-        document = {**clinic(_id=version_id), **changes}
-        del document["conversationalFlowId"]
-        if approval:
-            next(task for task in document["tasks"] if task["type"] == "AIS")["approval"] = True
-        call(base, "POST", f"/v1/flows/{flow_id}/versions", document)
-    order = {"versionId": version_ids[0], "updatedBy": "ada"}
-    call(base, "PUT", f"/v1/flows/{flow_id}/tags/prod", order)
-    return flow_id
-
-
-def a_conversation(base: str, flow_id: str) -> None:
-    start = {**CALL, "flowId": flow_id, "tag": "prod", "channel": "phone"}
-    call(base, "POST", "/v1/handle-new-contact", start)
-    said = {"messageId": "m-1", "ts": "2026-01-15T09:31:00Z", "type": "message", "src": "user"}
-    call(base, "POST", "/v1/handle-utterance", {**CALL, **said, "body": "I want a visit"})
-    for task, reason in (("Visita Perché", "Wants a visit"), ("supervised", "Not sure what it is")):
-        call(base, "POST", "/v1/change-task", {**CALL, "task": task, "reason": reason})
-
-
-def within_its_width(page: Page) -> None:
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def checked(console: Console, name: str) -> None:
