@@ -209,6 +209,7 @@ function Fork({ conversation, seq, close }: Props & { readonly close: () => void
 
 function Replay({ conversation }: Props): ReactNode {
   const say = useText("conversations");
+  const { may } = useSession();
   const [versionId, setVersionId] = useState(conversation.versionId);
   const replay = useMutation({
     mutationFn: () =>
@@ -223,12 +224,14 @@ function Replay({ conversation }: Props): ReactNode {
   return (
     <div className="stack">
       <p className="quiet">{say("replayIntro")}</p>
-      <VersionChoice
-        flowId={conversation.flowId}
-        value={versionId}
-        set={setVersionId}
-        label={say("version")}
-      />
+      {may("designer", "agent") ? (
+        <VersionChoice
+          flowId={conversation.flowId}
+          value={versionId}
+          set={setVersionId}
+          label={say("version")}
+        />
+      ) : null}
       <div className="row">
         <Button kind="primary" disabled={replay.isPending} onClick={() => replay.mutate()}>
           {say("replay")}

@@ -5,7 +5,7 @@ import { client, reply } from "../api/client";
 import { useMoment, useSpeech, useText } from "../i18n";
 import { Badge, Button, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
-import { EmptyState, ErrorState, Loading } from "../shell/states";
+import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
 import type { VersionDocument } from "./document";
 import { flowsQuery, useLiveConversations, type Version, versionsOf, versionsQuery } from "./queries";
 import { starter } from "./starter";
@@ -16,8 +16,10 @@ export default function FlowPage(): ReactNode {
   const say = useText("flows");
   const { flowId = "" } = useParams();
   const { may } = useSession();
-  const versions = useQuery(versionsQuery(flowId));
-  const flow = useQuery(flowsQuery).data?.find((each) => each.id === flowId);
+  const enabled = may("designer", "agent");
+  const versions = useQuery({ ...versionsQuery(flowId), enabled });
+  const flow = useQuery({ ...flowsQuery, enabled }).data?.find((each) => each.id === flowId);
+  if (!enabled) return <ScopeMissing scope="designer" />;
   const found = versionsOf(versions.data ?? []);
   return (
     <>

@@ -5,16 +5,17 @@ import { client, reply } from "../api/client";
 import { useMoment, useText } from "../i18n";
 import { Badge, Button, Dialog, Field, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
-import { EmptyState, ErrorState, Loading } from "../shell/states";
+import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
 import { type FlowRow, flowsQuery, useLiveConversations, versionsOf, versionsQuery } from "./queries";
 import "./flows.css";
 
 export default function FlowsPage(): ReactNode {
   const say = useText("flows");
   const { may } = useSession();
-  const flows = useQuery(flowsQuery);
+  const flows = useQuery({ ...flowsQuery, enabled: may("designer", "agent") });
   const [wanted, setWanted] = useState("");
   const [creating, setCreating] = useState(false);
+  if (!may("designer", "agent")) return <ScopeMissing scope="designer" />;
   const create = may("designer") ? (
     <Button kind="primary" onClick={() => setCreating(true)}>
       {say("create")}

@@ -16,7 +16,7 @@ import { refusal } from "../api/client";
 import { useText } from "../i18n";
 import { Badge, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
-import { ErrorState, Loading } from "../shell/states";
+import { ErrorState, Loading, ScopeMissing } from "../shell/states";
 import { Talk } from "../talk/Talk";
 import { segmentsOf, taskAt, taskById, type VersionDocument } from "./document";
 import { edit, isDirty, opened } from "./editor";
@@ -36,8 +36,9 @@ export default function VersionPage(): ReactNode {
   const { flowId = "", versionId = "" } = useParams();
   const [work, setWork] = useState({ begunWith: versionId, versions: new Set([versionId]) });
   if (!work.versions.has(versionId)) setWork({ begunWith: versionId, versions: new Set([versionId]) });
-  const document = useQuery(versionQuery(flowId, work.begunWith));
-  const versions = useQuery(versionsQuery(flowId));
+  const enabled = useSession().may("designer");
+  const document = useQuery({ ...versionQuery(flowId, work.begunWith), enabled });
+  const versions = useQuery({ ...versionsQuery(flowId), enabled });
   const navigate = useNavigate();
   const saved = useCallback(
     (made: string) => {
@@ -48,15 +49,16 @@ export default function VersionPage(): ReactNode {
     },
     [flowId, navigate],
   );
-  const error = document.error ?? versions.error;
-  if (error !== null) {
+  if (!enabled) return <ScopeMissing scope="designer" />;
+  // Once it is open it stays: a refusal or a lost connection later must not take away what is being worked on.
+  if (document.data === undefined || versions.data === undefined) {
+    const error = document.error ?? versions.error;
     const retry = (): void => {
       void document.refetch();
       void versions.refetch();
     };
-    return <ErrorState error={error} retry={retry} />;
+    return error === null ? <Loading /> : <ErrorState error={error} retry={retry} />;
   }
-  if (document.data === undefined || versions.data === undefined) return <Loading />;
   return (
     <Workbench
       key={work.begunWith}

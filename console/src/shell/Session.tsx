@@ -11,7 +11,7 @@ import {
 import { Refused, whenKeyExpires } from "../api/client";
 import { forgetKey, type Scope, takeKey, type Who, who } from "../api/session";
 import { useText } from "../i18n";
-import { Button, Field } from "./kit";
+import { Button, Covered, Field } from "./kit";
 import { ErrorState, Loading } from "./states";
 
 interface SignedIn {
@@ -64,7 +64,9 @@ export function Session({ children }: { readonly children: ReactNode }): ReactNo
   return (
     <SessionContext value={session}>
       {expired ? <SignIn again={again} expired /> : null}
-      <div hidden={expired}>{children}</div>
+      <Covered value={expired}>
+        <div hidden={expired}>{children}</div>
+      </Covered>
     </SessionContext>
   );
 }

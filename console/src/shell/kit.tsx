@@ -1,5 +1,13 @@
 /** The parts that every room is made of. */
-import { type ButtonHTMLAttributes, type ReactNode, useEffect, useId, useRef } from "react";
+import {
+  type ButtonHTMLAttributes,
+  createContext,
+  type ReactNode,
+  useContext,
+  useEffect,
+  useId,
+  useRef,
+} from "react";
 import { useText } from "../i18n";
 
 interface ButtonProps extends ButtonHTMLAttributes<HTMLButtonElement> {
@@ -61,23 +69,31 @@ interface DialogProps {
   readonly wide?: boolean;
 }
 
-/** A modal dialog of the browser's own: it holds the focus, Escape closes it, the focus goes back. */
+/** Whether the page is out of sight while its user signs in again. */
+export const Covered = createContext(false);
+
+/** A modal dialog of the browser's own: it holds the focus, Escape closes it, the focus goes back. On a covered page
+ * it waits: what nobody sees must not hold the focus. */
 export function Dialog({ title, open, close, children, wide = false }: DialogProps): ReactNode {
   const say = useText("shell");
   const element = useRef<HTMLDialogElement>(null);
   const heading = useId();
+  const covered = useContext(Covered);
+  const shown = open && !covered;
   useEffect(() => {
     const dialog = element.current;
     if (dialog === null) return;
-    if (open && !dialog.open) dialog.showModal();
-    if (!open && dialog.open) dialog.close();
-  }, [open]);
+    if (shown && !dialog.open) dialog.showModal();
+    if (!shown && dialog.open) dialog.close();
+  }, [shown]);
   return (
     <dialog
       ref={element}
       className={wide ? "dialog wide" : "dialog"}
       aria-labelledby={heading}
-      onClose={close}
+      onClose={() => {
+        if (!covered) close();
+      }}
     >
       {open ? (
         <>
