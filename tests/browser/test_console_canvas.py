@@ -1,0 +1,166 @@
+"""What is done on the canvas beyond drawing: tasks copied and pasted, and what flow tests have reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.browser.console import (
+    Console,
+    call,
+    needs_a_browser,
+    needs_a_build,
+    opened_console,
+    published,
+    within_its_width,
+)
+
+pytestmark = [needs_a_browser, needs_a_build, pytest.mark.filterwarnings("default")]
+expect.set_options(timeout=30_000)
+
+REACHES_THREE = """\
+scenarios:
+  - name: A visit is wanted by somebody who has said nothing
+    steps:
+      - change_task: supervised
+      - change_task: reception
+      - change_task: operator
+      - expect: {task: operator}
+"""
+CANNOT_PASS = """\
+scenarios:
+  - name: The island is a way off
+    steps:
+      - change_task: supervised
+      - expect: {task: island}
+"""
+
+
+def drawn(console: Console) -> str:
+    """Opens the graph of the clinic; the id of its flow."""
+    flow_id = published(console.base, "clinic-v1")
+    console.open(f"/flows/{flow_id}/versions/clinic-v1")
+    expect(console.page.locator(".task-node")).to_have_count(6)
+    return flow_id
+
+
+def colour(node: Locator) -> str:
+    return node.evaluate("node => getComputedStyle(node).backgroundColor")
+
+
+def tasks_of(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {task["_id"]: task for task in document["tasks"]}
+
+
+def test_copied_tasks_are_pasted_with_the_connections_among_them(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        flow_id = drawn(console)
+        page = console.page
+        nodes = page.locator(".task-node")
+        page.locator(".react-flow__node", has_text="visit").first.focus()
+        page.keyboard.press("Control+v")  # nothing was copied yet
+        expect(nodes).to_have_count(6)
+        page.locator("[data-task=visit]").click()
+        page.locator("[data-task=reception]").click(modifiers=["Control"])
+        expect(page.locator(".task-node.selected")).to_have_count(2)
+        page.keyboard.press("Control+c")
+        page.keyboard.press("Control+v")
+        expect(nodes).to_have_count(8)
+        assert set(
+            page.locator(".task-node.selected").evaluate_all("all => all.map(e => e.dataset.task)")
+        ) == {
+            "reception-2",
+            "visit-2",
+        }, "what was pasted is chosen"
+        page.get_by_role("button", name="Undo").click()
+        expect(nodes).to_have_count(6)
+        page.get_by_role("button", name="Redo").click()
+        expect(nodes).to_have_count(8)
+
+        page.get_by_role("button", name="Save draft").click()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
+        version_id = page.url.rpartition("/")[2]
+        saved = call(console.base, "GET", f"/v1/flows/{flow_id}/versions/{version_id}")
+        tasks = tasks_of(saved)
+        assert tasks["visit-2"]["connectedTasks"] == ["reception-2"], "among the copies, not to the original"
+        assert set(tasks["reception-2"]["connectedTasks"]) == {
+            "visit-2",
+            "operator",
+            "supervised",
+            "written",
+        }
+        assert tasks["visit-2"]["transitionParameters"] == tasks["visit"]["transitionParameters"]
+        assert tasks["visit-2"]["name"] != tasks["visit"]["name"]
+        assert (
+            tasks["visit"]
+            == tasks_of(call(console.base, "GET", f"/v1/flows/{flow_id}/versions/clinic-v1"))["visit"]
+        ), "the original stays as it was"
+        console.was_clean()
+
+
+def test_tasks_that_the_flow_tests_reach_are_coloured(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        drawn(console)
+        page = console.page
+        talk = page.get_by_role("region", name="Talk")
+        talk.get_by_text("Flow tests").click()
+        assert page.locator(".task-node.covered").count() == 0
+        talk.get_by_label("Tests (YAML)").fill(REACHES_THREE)
+        talk.get_by_role("button", name="Run").click()
+        expect(talk.get_by_text("1 passed")).to_be_visible()
+        expect(talk.get_by_text("3 of 6 tasks reached")).to_be_visible()
+        covered = page.locator(".task-node.covered")
+        assert set(covered.evaluate_all("all => all.map(e => e.dataset.task)")) == {
+            "reception",
+            "supervised",
+            "operator",
+        }
+        page.locator(".react-flow__pane").click(position={"x": 5, "y": 200})
+        reached, untouched = (colour(page.locator(f"[data-task={task}]")) for task in ("operator", "visit"))
+        assert reached != untouched
+        console.is_accessible()
+        within_its_width(page)
+
+        talk.get_by_label("Tests (YAML)").fill(CANNOT_PASS)
+        talk.get_by_role("button", name="Run").click()
+        expect(talk.get_by_text("1 failed")).to_be_visible()
+        failure = talk.get_by_role("listitem").filter(has_text="The island is a way off")
+        expect(failure).to_contain_text("supervised")
+        expect(page.locator("[data-task=operator].covered")).to_have_count(0)
+        expect(page.locator("[data-task=supervised].covered")).to_have_count(1)
+
+        talk.get_by_label("Tests (YAML)").fill("scenarios: [{name: no steps}]")
+        talk.get_by_role("button", name="Run").click()
+        expect(talk.get_by_role("alert")).to_contain_text("steps")
+        console.errors = [line for line in console.errors if "422" not in line and "400" not in line]
+        console.was_clean()
+
+
+def test_a_talk_saved_as_a_test_passes_on_the_flow_that_was_talked_to(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        drawn(console)
+        page = console.page
+        talk = page.get_by_role("region", name="Talk")
+        talk.get_by_text("Flow tests").click()
+        expect(talk.get_by_role("button", name="Save the talk as a test")).to_be_disabled()
+        for text in ("I want a visit", "/task visit", "/task supervised", "/hangup"):
+            talk.get_by_role("textbox", name="Message").fill(text)
+            talk.get_by_role("button", name="Send").click()
+            expect(talk.get_by_role("textbox", name="Message")).to_have_value("")
+        expect(talk.get_by_role("status").first).to_contain_text("closed")
+        talk.get_by_role("button", name="Save the talk as a test").click()
+        expect(talk.get_by_label("Tests (YAML)")).not_to_have_value("")
+        yaml = talk.get_by_label("Tests (YAML)").input_value()
+        assert "change_task: supervised" in yaml
+        assert "I want a visit" in yaml
+        assert "refused: missing_variables" in yaml, "what was refused is expected to be refused"
+        talk.get_by_role("button", name="Run").click()
+        expect(talk.get_by_text("1 passed")).to_be_visible()
+        with page.expect_download() as download:
+            talk.get_by_role("button", name="Download").click()
+        assert download.value.suggested_filename == "flow-test.yaml"
+        assert Path(download.value.path()).read_text("utf-8") == yaml
+        console.was_clean()
