@@ -204,29 +204,13 @@ class _Replay:
 
     async def _connect(self, settings: SessionSettings, side: RealtimeListener) -> ModelLink:
         if self._open_model is not None:
-            loop = asyncio.get_running_loop()
 
-            def hear(frame: bytes) -> None:
-                event = decode(frame)
-                if event is not None and not isinstance(event, Unreadable):
-                    side.event(event)
+            def opened(send: Callable[[bytes], None]) -> PlayedModel:
+                self._played.append(open_model(send))
+                return self._played[-1]
 
-            def answer(frame: bytes) -> None:
-                loop.call_later(REPLY_AFTER_S, hear, frame)
-
-            played = self._open_model(answer)
-            self._played.append(played)
-            played.begin()
-
-            def send(message: bytes) -> None:
-                self._note("model", as_json(message))
-                played.receive(message)
-
-            def close() -> None:
-                self._note("model", "(closed)")
-                played.stop()
-
-            return RealtimeLink(send, close)
+            open_model = self._open_model
+            return played_link(opened, side, lambda message: self._note("model", message))
         self._model.side = side
         return RealtimeLink(self._model.receive, lambda: self._note("model", "(closed)"))
 
@@ -236,6 +220,36 @@ class _Replay:
 
     def _note(self, side: Side, message: JsonValue) -> None:
         self._result.done.append(Entry(round(_now() * 1000, 3), side, True, message))
+
+
+def played_link(
+    open_model: OpenModel, side: RealtimeListener, note: Callable[[JsonValue], None] = lambda message: None
+) -> ModelLink:
+    """A connection to a model within the process. `note` is given what it is sent, and `(closed)`."""
+    loop = asyncio.get_running_loop()
+    waiting: deque[bytes] = deque()
+
+    def hear() -> None:
+        event = decode(waiting.popleft())
+        if event is not None and not isinstance(event, Unreadable):
+            side.event(event)
+
+    def answer(frame: bytes) -> None:
+        waiting.append(frame)  # timers that are due at the same moment have no order
+        loop.call_later(REPLY_AFTER_S, hear)
+
+    played = open_model(answer)
+    played.begin()
+
+    def send(message: bytes) -> None:
+        note(as_json(message))
+        played.receive(message)
+
+    def close() -> None:
+        note("(closed)")
+        played.stop()
+
+    return RealtimeLink(send, close)
 
 
 class _Model:

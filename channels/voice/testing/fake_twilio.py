@@ -18,7 +18,7 @@ import hashlib
 import hmac
 import itertools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -76,7 +76,7 @@ class FakeTwilioCall:
 
     def __init__(
         self,
-        url: str,
+        url: str | Callable[[Callable[[bytes], None]], sockets.Socket],
         *,
         parameters: Mapping[str, str] | None = None,
         auth_token: str | None = None,
@@ -86,7 +86,9 @@ class FakeTwilioCall:
         speed: float = 1.0,
         sends_silence: bool = True,
     ) -> None:
-        """With `auth_token` the handshake is signed, over `signed_url` (default: `url` as wss). Without
+        """`url` is the server's; or what opens a line within the process, given what takes its frames.
+
+        With `auth_token` the handshake is signed, over `signed_url` (default: `url` as wss). Without
         `sends_silence` nothing is sent while the caller says nothing."""
         number = next(_numbers)
         self.stream_sid = f"MZ{number:032x}"
@@ -97,7 +99,7 @@ class FakeTwilioCall:
         self._parameters = dict(parameters or {})
         self._headers = dict(headers or {})
         if auth_token is not None:
-            signed = signed_url or url.replace("ws://", "wss://", 1)
+            signed = signed_url or str(url).replace("ws://", "wss://", 1)
             self._headers["X-Twilio-Signature"] = signature(auth_token, signed)
         self._latency_s = latency_s / speed
         self._speed = speed
@@ -114,15 +116,10 @@ class FakeTwilioCall:
             self._latency_s, lambda frame, _: self.socket.send(frame)
         )
         self._back: sockets.Delay[bytes] = sockets.Delay(self._latency_s, self._arrive)
-        self.socket = sockets.Socket(self._back.put)
-        try:
-            await ws_connect(
-                lambda: self.socket, self._url, extra_headers=self._headers, max_frame_size=sockets.MOST_BYTES
-            )
-        except WSHandshakeError as error:
-            raise CallRefused(None if error.response is None else int(error.response.status)) from None
-        except OSError:
-            raise CallRefused(None) from None
+        if isinstance(self._url, str):
+            self.socket = await self._connected(self._url)
+        else:
+            self.socket = self._url(self._back.put)
         self._send({"event": "connected", "protocol": "Call", "version": "1.0.0"})
         start = {
             "accountSid": "AC0",
@@ -198,6 +195,18 @@ class FakeTwilioCall:
         self._there.put(frame.encode() if isinstance(frame, str) else frame)
 
     # Inside --------------------------------------------------------------------------------------------
+
+    async def _connected(self, url: str) -> sockets.Socket:
+        socket = sockets.Socket(self._back.put)
+        try:
+            await ws_connect(
+                lambda: socket, url, extra_headers=self._headers, max_frame_size=sockets.MOST_BYTES
+            )
+        except WSHandshakeError as error:
+            raise CallRefused(None if error.response is None else int(error.response.status)) from None
+        except OSError:
+            raise CallRefused(None) from None
+        return socket
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()

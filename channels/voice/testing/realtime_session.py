@@ -18,7 +18,7 @@ from channels.voice.call.ports import AudioFormat
 from channels.voice.testing import fake_response, playout, signals
 from channels.voice.testing.conversation import Conversation, Item, item_of
 from channels.voice.testing.realtime_checks import Refusal, SessionState, refusal_of
-from channels.voice.testing.script import Script, ScriptCursor
+from channels.voice.testing.script import Reacts, Script, ScriptCursor
 from channels.voice.wires.frames import Malformed, Object, audio_of, optional_part, read_object
 from flow_engine.values import JsonValue
 
@@ -53,7 +53,7 @@ class RealtimeSession:
         send: Callable[[bytes], None],
         *,
         model: str,
-        script: Script,
+        script: Script | Reacts,
         pace: fake_response.Pace,
         numbers: Callable[[], int],
         plays_itself: bool = False,
@@ -68,7 +68,7 @@ class RealtimeSession:
         self.plays_itself = plays_itself
         self.settings = SessionState(model)
         self._send = send
-        self._cursor = ScriptCursor(script)
+        self._cursor = ScriptCursor(script) if isinstance(script, Script) else script
         self._pace = pace
         self._numbers = numbers
         self._loop = asyncio.get_running_loop()

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from pydantic import ConfigDict, JsonValue, TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -90,8 +90,14 @@ def read_script(file: Path) -> Script:
     return _SCRIPT.validate_json(file.read_bytes())
 
 
+class Reacts(Protocol):
+    def next(self, message: str) -> Reaction:
+        """What the model does about the lines that it was told since its last response."""
+        ...
+
+
 class ScriptCursor:
-    """One model's way through a script; an unknown input has what `otherwise` says."""
+    """Implements `Reacts`: one model's way through a script; an unknown input has what `otherwise` says."""
 
     def __init__(self, script: Script) -> None:
         self._left = list(script.reactions)

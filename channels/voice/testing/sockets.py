@@ -1,9 +1,11 @@
 """What both doubles need of a WebSocket: whole text messages, a close code, and ways to behave badly."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
@@ -81,6 +83,49 @@ class Socket(WSListener):
         self.closed.set()
         if self._on_close is not None:
             self._on_close()
+
+
+class Peer(Protocol):
+    """The other side of a connection within the process."""
+
+    def message(self, message: bytes) -> None: ...
+
+    def gone(self) -> None: ...
+
+
+class LocalSocket(Socket):
+    """One side of a connection within the process: no network, and no time between the two."""
+
+    def __init__(self, on_message: Callable[[bytes], None], open_peer: Callable[[LocalSocket], Peer]) -> None:
+        super().__init__(on_message)
+        self._is_read = True
+        self._peer = open_peer(self)
+
+    @property
+    def is_open(self) -> bool:
+        return not self.closed.is_set()
+
+    def deliver(self, message: bytes) -> None:
+        """What the other side sends."""
+        if self.is_open and self._is_read:
+            self._on_message(message)
+
+    def send(self, message: bytes | str) -> None:
+        if self.is_open:
+            self._peer.message(message.encode() if isinstance(message, str) else message)
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Of either side. Never raises for one that is closed."""
+        if self.is_open:
+            self.close_code = code
+            self.closed.set()
+            self._peer.gone()
+
+    def drop(self) -> None:
+        self.close(ABNORMAL)
+
+    def stop_reading(self) -> None:
+        self._is_read = False
 
 
 class Delay(Generic[T]):
