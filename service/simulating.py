@@ -11,13 +11,15 @@ from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.testing import simulated_user, simulation
 from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected, Mistake
+from service import late
 from service.scenarios import RunOptions, installed_flow
 from service.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`recorded` is played in place of a model; `record` is where the runs are written. `runs` counts."""
+    """`recorded` is played in place of a model; `record` is where the runs are written. `runs` counts.
+    `by_voice`: the persona telephones."""
 
     version: Path
     persona: Path
@@ -25,6 +27,7 @@ class Order:
     recorded: Path | None
     record: Path | None
     model: str | None
+    by_voice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +61,18 @@ async def simulate_with(order: Order, settings: Settings, model: LanguageModel) 
         unknown = simulation.unknown_to(persona, flow.flow)
         if unknown:
             raise FileRejected([Mistake(1, "/expect", "unknown_name", message) for message in unknown])
-        if recording is not None:
+        recorded = () if recording is None else recording.runs
+        pairs: list[tuple[simulation.Run, simulation.RunVerdict]] = []
+        for number in range(1, (order.runs or len(recorded) or 1) + 1):
             # Fewer recorded runs than asked for are played again from the first.
-            recorded = recording.runs
-            verdicts = [
-                await simulation.play(persona, recorded[number % len(recorded)], flow, number + 1)
-                for number in range(order.runs or len(recorded))
-            ]
-            return Simulated(persona, verdicts)
-        pairs = [
-            await simulated_user.converse(persona, flow, model, number)
-            for number in range(1, (order.runs or 1) + 1)
-        ]
+            run = recorded[(number - 1) % len(recorded)] if recorded else None
+            if order.by_voice:
+                given = model if run is None else None
+                pairs.append(await late.simulated_calls.called(persona, flow, number, run=run, model=given))
+            elif run is None:
+                pairs.append(await simulated_user.converse(persona, flow, model, number))
+            else:
+                pairs.append((run, await simulation.play(persona, run, flow, number)))
     if order.record is not None:
         text = simulation.write_recording(simulation.Recording(runs=tuple(run for run, _ in pairs)))
         order.record.write_text(text, encoding="utf-8")

@@ -7,7 +7,7 @@ did is a run that can be played again without a model.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import orjson
 from pydantic import ValidationError
@@ -19,6 +19,7 @@ from flow_engine.runtime.agent_data import compose_prompt
 from flow_engine.testing.bench import InstalledFlow
 from flow_engine.testing.expectations import Outcome
 from flow_engine.testing.simulation import (
+    LONGEST,
     AgentAction,
     Opinion,
     Persona,
@@ -32,7 +33,7 @@ from flow_engine.values import JsonValue
 
 MOST_STEPS = 8
 """Answers of the agent's model within one turn: then it has said what it has said."""
-_LONGEST = 4_000
+UNUSABLE: Mapping[str, JsonValue] = {"error": "these arguments cannot be used"}
 
 _PERSONA = """You play a person who has contacted a service. Stay in your role; you are never the service.
 Your name: {name}
@@ -56,7 +57,8 @@ _JUDGE_SAYS = {
     "required": ["reached", "why"],
     "additionalProperties": False,
 }
-_TOOLS = (
+REMEMBER = "remember_values"
+AGENT_TOOLS = (
     ToolSpec(
         "change_task",
         "Move the conversation to another of the reachable tasks.",
@@ -67,7 +69,7 @@ _TOOLS = (
         },
     ),
     ToolSpec(
-        "remember_values",
+        REMEMBER,
         "Stands in for every other tool that the prompt names: store what such a tool would have found or "
         "done, as values of variables by their names.",
         {
@@ -86,7 +88,7 @@ async def converse(
     Raises ModelFailed."""
     simulation = Simulation(persona, flow)
     await simulation.open()
-    dialogue = _Dialogue(simulation, model)
+    dialogue = Dialogue(simulation, model)
     turns: list[Turn] = []
     done = False
     while not done and len(turns) < persona.max_turns and refusal_of(simulation.last) is None:
@@ -97,11 +99,14 @@ async def converse(
     return Run(turns=tuple(turns)), await simulation.verdict(number, len(turns), opinion)
 
 
-class _Dialogue:
+class Dialogue:
+    """What a persona and the agent say by a model: `said` are who, `user` or `agent`, and the words. Raises
+    ModelFailed."""
+
     def __init__(self, simulation: Simulation, model: LanguageModel) -> None:
         self._simulation = simulation
         self._model = model
-        self._said: list[tuple[str, str]] = []
+        self.said: list[tuple[str, str]] = []
 
     async def user_says(self) -> tuple[str, bool]:
         """The next words of the persona, and whether they are the last."""
@@ -113,7 +118,7 @@ class _Dialogue:
             language=persona.language,
             knowledge=orjson.dumps(persona.knowledge).decode(),
         )
-        mine = [Message("assistant" if who == "user" else "user", words) for who, words in self._said]
+        mine = [Message("assistant" if who == "user" else "user", words) for who, words in self.said]
         begin = [Message("user", "The line is open. Begin.")] if not mine or mine[0].role != "user" else []
         request = LLMRequest(
             (Message("system", system), *begin, *mine),
@@ -121,20 +126,20 @@ class _Dialogue:
             purpose="simulated_user",
         )
         answer = as_object((await ask(self._model, request)).data)
-        words = str(answer.get("say") or "").strip()[:_LONGEST] or "…"
-        self._said.append(("user", words))
+        words = str(answer.get("say") or "").strip()[:LONGEST] or "…"
+        self.said.append(("user", words))
         return words, answer.get("done") is True
 
     async def agent_answers(self) -> Sequence[AgentAction]:
         """What the agent does about the last words: its tools first, then what it says."""
-        history = [Message("user" if who == "user" else "assistant", words) for who, words in self._said]
+        history = [Message("user" if who == "user" else "assistant", words) for who, words in self.said]
         actions = await agent_turn(self._model, history, self._prompt, self._simulation.do)
-        self._said += [("agent", action.say) for action in actions if action.say is not None]
+        self.said += [("agent", action.say) for action in actions if action.say is not None]
         return actions
 
     async def opinion(self) -> Opinion:
         persona = self._simulation.persona
-        dialogue = "\n".join(f"{who}: {words}" for who, words in self._said)
+        dialogue = "\n".join(f"{who}: {words}" for who, words in self.said)
         request = LLMRequest(
             instruction(_JUDGE.format(goal=persona.goal), dialogue or "Nobody said anything."),
             output_schema=_JUDGE_SAYS,
@@ -169,24 +174,24 @@ async def agent_turn(
     for _ in range(MOST_STEPS):
         request = LLMRequest(
             (Message("system", await prompt()), *history, *own),
-            tools=_TOOLS,
+            tools=AGENT_TOOLS,
             purpose=purpose,
             conversation=conversation,
         )
         message = (await ask(model, request)).message
         own.append(message)
         for call in message.tool_calls:
-            action = _action(call.name, call.arguments)
+            action = action_of(call.name, call.arguments)
             if action is None:
-                result: dict[str, JsonValue] = {"error": "these arguments cannot be used"}
+                result = UNUSABLE
             else:
                 outcome = await act(action)
                 code = refusal_of(outcome)
                 actions.append(action if code is None else action.model_copy(update={"refused": code}))
-                result = _result(outcome)
+                result = result_of(outcome)
             own.append(Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id))
         if not message.tool_calls:
-            words = message.content.strip()[:_LONGEST]
+            words = message.content.strip()[:LONGEST]
             if words:
                 actions.append(AgentAction(say=words))
                 await act(actions[-1])
@@ -194,10 +199,10 @@ async def agent_turn(
     return actions
 
 
-def _action(tool: str, arguments: object) -> AgentAction | None:
-    """None for arguments that are no action."""
+def action_of(tool: str, arguments: object) -> AgentAction | None:
+    """What a call of one of `AGENT_TOOLS` does; None for arguments that are no action."""
     given = as_object(arguments)
-    fields = {"change_task": ("change_task", "task"), "remember_values": ("memory", "values")}.get(tool)
+    fields = {"change_task": ("change_task", "task"), REMEMBER: ("memory", "values")}.get(tool)
     if fields is None:
         return None
     name, argument = fields
@@ -207,7 +212,7 @@ def _action(tool: str, arguments: object) -> AgentAction | None:
         return None
 
 
-def _result(outcome: Outcome) -> dict[str, JsonValue]:
+def result_of(outcome: Outcome) -> Mapping[str, JsonValue]:
     """What the agent's model is answered. JSON values."""
     if outcome.refusal is not None:
         return {"result": False, "code": outcome.refusal["code"], "reason": outcome.refusal["reason"]}

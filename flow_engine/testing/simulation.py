@@ -29,16 +29,30 @@ from flow_engine.testing.yaml_text import FileRejected, Mistake, read_yaml
 from flow_engine.vocabulary import Channel
 
 MOST_TURNS = 100
+LONGEST = 4_000
+"""Characters of what one says in a turn."""
 MOST_RUNS = 1_000
 
 _Read = TypeVar("_Read", bound=format.Shape)
 _Name = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
-_Words = Annotated[str, pydantic.Field(min_length=1, max_length=4_000)]
+_Words = Annotated[str, pydantic.Field(min_length=1, max_length=LONGEST)]
+
+
+class OnThePhone(format.Shape):
+    """How somebody behaves in a call: speaks into the agent's words after so many milliseconds of them; hangs
+    up in the midst of the answer to that turn, counted from 1."""
+
+    interrupts_after_ms: Annotated[int, pydantic.Field(ge=0, le=60_000)] | None = pydantic.Field(
+        default=None, alias="interruptsAfterMs"
+    )
+    hangs_up_after_turns: Annotated[int, pydantic.Field(ge=1, le=MOST_TURNS)] | None = pydantic.Field(
+        default=None, alias="hangsUpAfterTurns"
+    )
 
 
 class Persona(format.Shape):
     """Who talks to the flow, what for, and what has come of it when all went well. `language` is BCP 47,
-    `contact` and `tenant` what the agent's program would send of them."""
+    `contact` and `tenant` what the agent's program would send of them. `phone` counts in calls alone."""
 
     name: _Name
     goal: _Words
@@ -48,6 +62,7 @@ class Persona(format.Shape):
     knowledge: Mapping[str, object] = pydantic.Field(default_factory=dict[str, object])
     contact: Mapping[str, object] = pydantic.Field(default_factory=dict[str, object])
     tenant: Mapping[str, object] = pydantic.Field(default_factory=dict[str, object])
+    phone: OnThePhone = OnThePhone()
     expect: format.ExpectBody
     max_turns: Annotated[int, pydantic.Field(alias="maxTurns", ge=1, le=MOST_TURNS)] = 12
 
@@ -177,13 +192,11 @@ class Simulation:
         self.failures: list[str] = []
 
     async def open(self) -> None:
-        self.last = await self.player.act(format.OpenContact(contact=format.NewContactBody()))
-        self._note("the contact", None)
+        self.saw("the contact", await self.player.act(format.OpenContact(contact=format.NewContactBody())))
 
     async def hear(self, words: str) -> None:
         """The user's turn, read by the rules as in a service without a model."""
-        self.last = await self.player.act(format.Speak(say=format.SayBody(body=words)))
-        self._note(f"user: {words!r}", None)
+        self.saw(f"user: {words!r}", await self.player.act(format.Speak(say=format.SayBody(body=words))))
 
     async def do(self, action: AgentAction) -> Outcome:
         """The agent's: what is refused and not marked so is a failure of the run."""
@@ -195,21 +208,24 @@ class Simulation:
                 shown = f"change_task: {step.change_task}"
             case format.Say():
                 shown = f"say: {step.utterance.body!r}"
-        self.last = await self.player.act(step)
-        self._note(shown, action.refused)
+        self.saw(shown, await self.player.act(step), action.refused)
         return self.last
 
     async def verdict(self, number: int, turns: int, opinion: Opinion | None = None) -> RunVerdict:
+        return RunVerdict(number, turns, (*self.failures, *await self.missed()), opinion)
+
+    async def missed(self) -> Sequence[str]:
+        """What is expected at the end and does not hold now. Lines."""
         stage = self.player.stage
         loaded = await stage.transactor.memory.load(stage.conversation)
         runner = None if loaded.session is None else await stage.transactor.resume(stage.conversation, loaded)
-        missed = [f"at the end, {line}" for line in differences(self.persona.expect, Seen(self.last, runner))]
-        return RunVerdict(number, turns, (*self.failures, *missed), opinion)
+        return [f"at the end, {line}" for line in differences(self.persona.expect, Seen(self.last, runner))]
 
-    def _note(self, shown: str, marked: str | None) -> None:
-        code = refusal_of(self.last)
+    def saw(self, shown: str, outcome: Outcome, marked: str | None = None) -> None:
+        """What became of a step that is shown so; a refusal whose code is not `marked` is a failure."""
+        self.last, code = outcome, refusal_of(outcome)
         if code is not None and code != marked:
-            self.failures += (f"{shown}: {line}" for line in unexpected(self.last))
+            self.failures += (f"{shown}: {line}" for line in unexpected(outcome))
 
 
 def step_of(action: AgentAction) -> format.ChangeTask | format.Remember | format.Say:

@@ -31,6 +31,7 @@ from flow_engine.ports.models import ModelFailed
 from flow_engine.use_cases.submissions import Submissions
 from flows.samples import unwrapped
 from service import late
+from service.logs import StandardError, configure_logging
 from service.settings import Settings, read_settings
 from system_prompts.loader import load_system_prompts
 
@@ -357,6 +358,11 @@ def replay(
         raise typer.Exit(FOUND_WRONG)
 
 
+class Simulates(StrEnum):
+    TEXT = "text"
+    VOICE = "voice"
+
+
 @commands.command("simulate")
 def simulate(
     version: Annotated[Path, typer.Argument(metavar="VERSION", help="A version document, or a sample file.")],
@@ -374,13 +380,19 @@ def simulate(
     model: Annotated[
         str | None, typer.Option(help="Who plays persona and agent; left out: FLOW_ENGINE_LLM_MODEL.")
     ] = None,
+    channel: Annotated[
+        Simulates, typer.Option(help="In text, or by the voice agent on a line that needs no phone.")
+    ] = Simulates.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML to this file.")
     ] = None,
 ) -> None:
     """Let a persona talk to a version: exit code 0 all runs passed, 1 not, 2 unreadable or no model."""
-    order = late.simulating.Order(version, persona, runs, recorded, record, model)
+    by_voice = channel is Simulates.VOICE
+    order = late.simulating.Order(version, persona, runs, recorded, record, model, by_voice)
+    if by_voice:
+        configure_logging("error", to=StandardError)
     try:
         done = late.simulating.simulate(order, read_settings(Settings))
         if junit is not None:
