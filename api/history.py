@@ -90,19 +90,19 @@ class HistoryRoutes:
 
     async def conversation(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
-        return json_response(await self._history.conversation(conversation, reveal=_reveals(call)))
+        return json_response(await self._history.conversation(conversation, reveal=reveals(call)))
 
     async def journal(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
         after = call.whole_number("after", at_most=LARGEST_SEQ)
         limit = call.whole_number("limit", at_most=ENTRIES_AT_MOST - 1) or ENTRIES
-        page = await self._history.journal(conversation, after, limit=limit, reveal=_reveals(call))
+        page = await self._history.journal(conversation, after, limit=limit, reveal=reveals(call))
         return json_response(page)
 
     async def at(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
         seq = whole_number("seq", call.path("seq"), at_least=1, at_most=LARGEST_SEQ)
-        return json_response(await self._history.at(conversation, seq, reveal=_reveals(call)))
+        return json_response(await self._history.at(conversation, seq, reveal=reveals(call)))
 
     async def stream(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
@@ -113,7 +113,7 @@ class HistoryRoutes:
         if await self._streams.is_told(conversation, after) and again is not None:
             return Reply(b"", 204, media_type=None)  # what an EventSource needs, to not come again
         self._streams.require_room()
-        followed = self._streams.follow(conversation, after, reveal=_reveals(call))
+        followed = self._streams.follow(conversation, after, reveal=reveals(call))
         return EventStream(followed, self._streams.counted(), journal_events)
 
     async def recording(self, call: Call) -> Response:
@@ -151,7 +151,7 @@ class HistoryRoutes:
                 summary="All that is known of a conversation",
                 audience="watchers",
                 scopes=("operator",),
-                parameters=(_REVEAL,),
+                parameters=(REVEAL,),
                 reply=ConversationReply,
                 problems=(404,),
             ),
@@ -166,7 +166,7 @@ class HistoryRoutes:
                 summary="A conversation as one of its commits left it, with the prompt and the reply of then",
                 audience="watchers",
                 scopes=("operator",),
-                parameters=(_REVEAL,),
+                parameters=(REVEAL,),
                 reply=MomentReply,
                 problems=(404,),
             ),
@@ -182,7 +182,7 @@ class HistoryRoutes:
                     Parameter(
                         "limit", f"Entries of a page, {ENTRIES} if not given", _whole(ENTRIES_AT_MOST - 1)
                     ),
-                    _REVEAL,
+                    REVEAL,
                 ),
                 reply=JournalPage,
                 problems=(404,),
@@ -206,7 +206,7 @@ class HistoryRoutes:
                         _whole(LARGEST_SEQ),
                         place="header",
                     ),
-                    _REVEAL,
+                    REVEAL,
                 ),
                 reply=str,
                 media_types=(EVENT_STREAM,),
@@ -239,7 +239,7 @@ class HistoryRoutes:
         ]
 
 
-def _reveals(call: Call) -> bool:
+def reveals(call: Call) -> bool:
     """Whether sensitive values are asked for. Raises CorrectTheInput `scope_missing`."""
     reveals = call.flag("reveal")
     if reveals:
@@ -251,7 +251,7 @@ def _whole(most: int) -> dict[str, object]:
     return {"type": "integer", "minimum": 0, "maximum": most}
 
 
-_REVEAL = Parameter(
+REVEAL = Parameter(
     "reveal",
     "Show sensitive values instead of their masks; needs the scope 'privacy' as well",
     {"type": "boolean"},

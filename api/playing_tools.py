@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+import orjson
 from pydantic import Field, TypeAdapter, model_validator
 from typing_extensions import TypedDict
 
@@ -18,6 +19,7 @@ from api.mcp_tools import Tool, ToolCall, ToolReply
 from api.replays import LAST, ReplayBody
 from api.tries import TURNS, TurnFields, gone_on
 from flow_engine.errors import pointer
+from flow_engine.idempotency import FinalReply
 from flow_engine.json_values import as_object
 from flow_engine.testing import format
 from flow_engine.testing.tries import Tries, TryOrder
@@ -144,10 +146,12 @@ class PlayingTools:
         if try_id is None:
             contact = format.NewContactBody(channel=given.channel, data=given.contact)
             order = TryOrder(given.document, given.version_id, contact)
-            told = await self._tries.start(principal.tenant_id, given.flow_id, order, author=principal.name)
+            told = _told(
+                await self._tries.start(principal.tenant_id, given.flow_id, order, author=principal.name)
+            )
             try_id = told["tryId"]
         if told is None or given.asked:
-            told = await gone_on(self._tries, (principal.tenant_id, given.flow_id, try_id), given)
+            told = _told(await gone_on(self._tries, (principal.tenant_id, given.flow_id, try_id), given))
         turn = _turn(told)
         return ToolReply(turn, "\n".join(_lines(turn)))
 
@@ -174,6 +178,10 @@ class PlayingTools:
         counts = ", ".join(f"{name} {count}" for name, count in summary.items())
         lines = [f"{row['conversationId']}: {row['path']} path" for row in shown]
         return ToolReply(replayed, "\n".join((counts, *lines)))
+
+
+def _told(reply: FinalReply) -> TryReply:
+    return orjson.loads(reply.body)
 
 
 def _turn(told: TryReply) -> TriedTurn:

@@ -1,23 +1,26 @@
-"""Routes on which a designer talks to a document that is not published, and plays flow tests on a version."""
+"""Routes on which a version is tried that nobody has published: talked to, tested, rendered."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import Body, Facts, Id, Name, Reason
-from api.endpoints import Call, Endpoint, json_response
+from api.endpoints import Call, Endpoint, answer_response, json_response
+from api.history import LARGEST_SEQ, REVEAL, reveals
 from flow_engine.documents.findings import problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.testing import format
 from flow_engine.testing.report import ScenarioVerdict
 from flow_engine.testing.tries import Said, Tries, TryOrder
 from flow_engine.testing.try_page import TryReply
 from flow_engine.use_cases.designing import Designing
+from flow_engine.use_cases.previewing import PreviewOrder, PreviewReply, Previews
 from flow_engine.use_cases.submissions import Submission
 from flow_engine.vocabulary import Channel, HumanOutcome
 
@@ -26,6 +29,8 @@ LONGEST_TEXT, LONGEST_TESTS = 4_000, 524_288
 TURNS = "text, changeTask, memory, hangup, newContact, humanTask, wait"
 _TRIES = "/flows/{flow_id}/try"
 _ONE = _TRIES + "/{try_id}"
+
+_Versioned = TypeVar("_Versioned", "BeginTry", "RenderBody")
 
 PlayTests = Callable[[Submission, str, bytes], Awaitable[ScenarioVerdict]]
 """Plays YAML of flow tests on a checked version of the flow with that id; nothing is stored. Raises
@@ -46,6 +51,13 @@ class TriedContact(Body):
         )
 
 
+def one_version(body: _Versioned) -> _Versioned:
+    """Raises ValueError where a body has both a document and the id of a version."""
+    if body.document is not None and body.version_id is not None:
+        raise ValueError("give either 'document' or 'versionId'")
+    return body
+
+
 class BeginTry(TriedContact):
     """Either a document, unsaved, or the id or tag of a version, a draft too; with neither the version that
     was saved last."""
@@ -56,9 +68,7 @@ class BeginTry(TriedContact):
 
     @model_validator(mode="after")
     def _one_version(self) -> BeginTry:
-        if self.document is not None and self.version_id is not None:
-            raise ValueError("give either 'document' or 'versionId'")
-        return self
+        return one_version(self)
 
     def order(self) -> TryOrder:
         return TryOrder(self.document, self.version_id, self.body(), self.tenant)
@@ -154,28 +164,48 @@ class PlayTestsBody(Body):
     tests: Annotated[str, Field(min_length=1, max_length=LONGEST_TESTS)]
 
 
+class RenderBody(Body):
+    """Either a document, unsaved, or the id or tag of a version, a draft too; with neither the version that
+    was saved last. `task` is an id or a name. `atRevision` is the `seq` of an entry of the journal."""
+
+    conversation_id: Id
+    task: Annotated[str, Field(min_length=1, max_length=512)]
+    document: dict[str, object] | None = None
+    version_id: Id | None = None
+    at_revision: Annotated[int, Field(ge=1, le=LARGEST_SEQ)] | None = None
+
+    @model_validator(mode="after")
+    def _one_version(self) -> RenderBody:
+        return one_version(self)
+
+
 class TryEnded(TypedDict):
     tryId: str
 
 
 _BEGIN, _TURN, _TESTS = TypeAdapter(BeginTry), TypeAdapter(Turn), TypeAdapter(PlayTestsBody)
+_RENDER = TypeAdapter(RenderBody)
 
 
 class TryRoutes:
     """`play` runs flow tests."""
 
-    def __init__(self, tries: Tries, designing: Designing, play: PlayTests) -> None:
+    def __init__(self, tries: Tries, designing: Designing, play: PlayTests, previews: Previews) -> None:
         self._tries = tries
+        self._previews = previews
         self._designing = designing
         self._play = play
 
     async def begin(self, call: Call) -> Response:
         order, author = call.parse(_BEGIN).order(), call.principal.name
-        begun = await self._tries.start(call.tenant_id, call.path("flow_id"), order, author=author)
-        return json_response(begun, 201)
+        begun = await self._tries.start(
+            call.tenant_id, call.path("flow_id"), order, author=author, idempotency=call.idempotency
+        )
+        return answer_response(begun)
 
     async def turn(self, call: Call) -> Response:
-        return json_response(await gone_on(self._tries, _named(call), call.parse(_TURN)))
+        turn = call.parse(_TURN)
+        return answer_response(await gone_on(self._tries, _named(call), turn, call.idempotency))
 
     async def look(self, call: Call) -> Response:
         return json_response(await self._tries.look(*_named(call)))
@@ -193,8 +223,30 @@ class TryRoutes:
         checked = await self._designing.check_as_version(flow_id, document, author=call.principal.name)
         return json_response(await self._play(checked, flow_id, body.tests.encode()))
 
+    async def render(self, call: Call) -> Response:
+        reveal, body = reveals(call), call.parse(_RENDER)
+        order = PreviewOrder(body.task, body.document, body.version_id, body.at_revision)
+        conversation = call.conversation(body.conversation_id)
+        flow_id, author = call.path("flow_id"), call.principal.name
+        return json_response(
+            await self._previews.render(conversation, flow_id, order, author=author, reveal=reveal)
+        )
+
     def endpoints(self) -> list[Endpoint]:
         return [
+            Endpoint(
+                method="POST",
+                path="/flows/{flow_id}/render",
+                handler=self.render,
+                summary="A task's texts, of a document or a version, rendered for a stored conversation",
+                audience="watchers",
+                scopes=("operator",),
+                parameters=(REVEAL,),
+                body=_RENDER,
+                reply=PreviewReply,
+                problems=(404,),
+                body_example={"conversationId": "conv-1", "task": "welcome", "versionId": "claim-v1"},
+            ),
             Endpoint(
                 method="POST",
                 path=_TRIES,
@@ -206,6 +258,7 @@ class TryRoutes:
                 reply=TryReply,
                 status=201,
                 problems=(404, 409),
+                keyed=True,
                 body_example={"versionId": "claim-v1", "channel": "phone"},
             ),
             Endpoint(
@@ -218,6 +271,7 @@ class TryRoutes:
                 body=_TURN,
                 reply=TryReply,
                 problems=(404, 409),
+                keyed=True,
                 body_example={"text": "I would like to book a visit"},
             ),
             *self._of_one(),
@@ -273,11 +327,16 @@ class TryRoutes:
         ]
 
 
-async def gone_on(tries: Tries, named: tuple[str, str, str], turn: TurnFields) -> TryReply:
-    """A turn of the try that is named by tenant, flow and id. Raises as `Tries.turn`, with pointers into
-    `turn`."""
+async def gone_on(
+    tries: Tries,
+    named: tuple[str, str, str],
+    turn: TurnFields,
+    idempotency: IdempotencyKey | None = None,
+) -> FinalReply:
+    """A turn of the try that is named by tenant, flow and id; the reply is a `TryReply`. Raises as
+    `Tries.turn`, with pointers into `turn`."""
     try:
-        return await tries.turn(*named, turn.step())
+        return await tries.turn(*named, turn.step(), idempotency)
     except CorrectTheInput as refused:
         findings = [Finding(_place(f.pointer, turn), f.code, f.message) for f in refused.findings]
         raise CorrectTheInput(refused.code, refused.detail, findings) from None

@@ -70,6 +70,7 @@ from flow_engine.use_cases.history import History
 from flow_engine.use_cases.migrations import Migrations
 from flow_engine.use_cases.model_catalog import ModelRewriter
 from flow_engine.use_cases.operating import Operations, OperationsStores
+from flow_engine.use_cases.previewing import Previews
 from flow_engine.use_cases.recordings import Recordings
 from flow_engine.use_cases.replays import Replays
 from flow_engine.use_cases.rollouts import Rollouts
@@ -285,7 +286,9 @@ def assemble(
     designs, plays = DesignTools(designing, _played), PlayingTools(tries, replays, designing)
     rows = [tool for each in (ConversationTools(*agents), designs, plays) for tool in each.tools()]
     mcp = McpServer(rows, metrics, version=version("flow-engine"))
-    trying, tags = TryRoutes(tries, designing, _played), TagRoutes(designing.flows, rollouts)
+    previews = Previews(designing, History(transactor, journal, memory.listing), transactor)
+    trying = TryRoutes(tries, designing, _played, previews)
+    tags = TagRoutes(designing.flows, rollouts)
     doors = Doors(metrics, mcp, watching, ReplayRoutes(replays), trying, tags)
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)

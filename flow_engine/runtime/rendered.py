@@ -116,19 +116,38 @@ def scope_of(
     Values and contact data come from callers, and prompts are trusted text: their texts stay on one line, and
     begin no heading.
     """
+    return texts_scope(
+        {v.id: v.name for v in flow.variables},
+        {var_id: entry.value for var_id, entry in memory.items()},
+        session,
+        tenant,
+        flow={"id": flow.flow_id, "versionId": flow.version_id, "campaignId": session.campaign_id},
+        task={"id": task.id, "name": task.name, "type": task.type},
+    )
+
+
+def texts_scope(
+    names: Mapping[str, str],
+    memory: Mapping[str, object],
+    session: Session,
+    tenant: Mapping[str, object],
+    *,
+    flow: Mapping[str, object],
+    task: Mapping[str, object],
+) -> TemplateScope:
+    """`scope_of` of what is not compiled: `names` and the values in `memory`, JSON, by variable id."""
     contact = session.latest_contact
-    names = {v.id: v.name for v in flow.variables}
-    values = {key: _inert(entry.value) for key, entry in memory.items()}
+    values = {key: _inert(value) for key, value in memory.items()}
     by_name = {name: values.get(var_id) for var_id, name in names.items()}
     return TemplateScope(
-        variables={name: name for name in names.values()} | names,
+        variables={name: name for name in names.values()} | dict(names),
         values=by_name | values,
         tenant=tenant,
         contact=cast("Mapping[str, object]", _inert(contact.data)),
         channel=contact.channel,
         language=session.language,
-        flow={"id": flow.flow_id, "versionId": flow.version_id, "campaignId": session.campaign_id},
-        task={"id": task.id, "name": task.name, "type": task.type},
+        flow=flow,
+        task=task,
     )
 
 

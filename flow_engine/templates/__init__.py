@@ -22,7 +22,7 @@ from flow_engine.templates.frame import (
     Allowance,
     TemplateScope,
 )
-from flow_engine.templates.names import REFERENCE, VALUES
+from flow_engine.templates.names import REFERENCE, VALUES, VARS
 from flow_engine.templates.parsing import MAX_SOURCE_BYTES
 from flow_engine.templates.template import Rendering, Template, compile_template, lint_template, render_source
 
@@ -36,6 +36,7 @@ __all__ = [
     "MAX_STEPS",
     "REFERENCE",
     "VALUES",
+    "VARS",
     "Allowance",
     "Rendering",
     "Template",

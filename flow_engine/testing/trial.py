@@ -47,9 +47,19 @@ JOBS_AT_ONCE = 20
 """Jobs that are done after one step, those that they leave among them."""
 
 
+class KeptAnswer(msgspec.Struct, frozen=True):
+    """The reply, JSON text, that the request with this `Idempotency-Key` got; see `IdempotencyKey`."""
+
+    key: str
+    fingerprint: str
+    status: int
+    text: str
+
+
 class TryRecord(msgspec.Struct, frozen=True):
     """What happened in a try so far. `state` is the whole state as JSON, `turns` the messages, `entries` the
-    rows of its journal; `ahead_s` are the seconds that the try's time is ahead of the clock."""
+    rows of its journal; `ahead_s` are the seconds that the try's time is ahead of the clock. `answers` are
+    kept replies, that of the try's begin first where it had a key."""
 
     flow_id: str
     campaign_id: str
@@ -67,6 +77,7 @@ class TryRecord(msgspec.Struct, frozen=True):
     state: Mapping[str, object] | None = None
     turns: tuple[DialogueTurn, ...] = ()
     entries: tuple[Mapping[str, Any], ...] = ()
+    answers: tuple[KeptAnswer, ...] = ()
 
 
 @dataclass(slots=True)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from hashlib import sha256
 
 import msgspec
 import orjson
 
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
+from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import TryJobAgain
@@ -29,7 +31,7 @@ from flow_engine.testing.expectations import Outcome
 from flow_engine.testing.recorded_test import test_of
 from flow_engine.testing.simulated_user import agent_turn
 from flow_engine.testing.simulation import AgentAction, step_of
-from flow_engine.testing.trial import Trial, TryRecord
+from flow_engine.testing.trial import KeptAnswer, Trial, TryRecord
 from flow_engine.testing.try_page import TriedAction, TryReply, told_action, try_reply
 from flow_engine.use_cases.background import BackgroundDependencies
 from flow_engine.use_cases.designing import Designing
@@ -39,6 +41,8 @@ from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flow_engine.values import JsonValue, VariableSpec
 
 TASK, SET, HANG_UP = "/task", "/set", "/hangup"
+ANSWERS_KEPT = 8
+"""Replies to requests with an `Idempotency-Key` that a try keeps, besides that of its begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +98,23 @@ class Tries:
         self._parts = parts
         self._limits = limits
 
-    async def start(self, tenant_id: str, flow_id: str, order: TryOrder, *, author: str) -> TryReply:
-        """Check the document as a save would, and open the first contact. Raises CorrectTheInput
-        `document_invalid` with every error, `channel_not_supported`, LookElsewhere `version_unknown`,
-        ReloadAndDecide `too_many_tries`."""
+    async def start(
+        self,
+        tenant_id: str,
+        flow_id: str,
+        order: TryOrder,
+        *,
+        author: str,
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
+        """Check the document as a save would, and open the first contact; the reply is a `TryReply`. Raises
+        CorrectTheInput `document_invalid` with every error, `channel_not_supported`,
+        `idempotency_key_reused`, LookElsewhere `version_unknown`, ReloadAndDecide `too_many_tries`."""
+        try_id = f"try-{self._parts.new_id()}"
+        if idempotency is not None:  # a repetition finds the try by its key
+            try_id = f"try-{sha256(idempotency.key.encode()).hexdigest()[:32]}"
+            if (earlier := await self._answered(tenant_id, try_id, idempotency)) is not None:
+                return earlier
         submission, campaign_id = await self._checked(tenant_id, flow_id, order, author)
         record = TryRecord(
             flow_id=flow_id,
@@ -109,15 +126,14 @@ class Tries:
             tenant=order.tenant or {},
             contact=order.contact.data or {},
         )
-        turn = await self._turn(tenant_id, f"try-{self._parts.new_id()}", submission.document, record)
+        turn = await self._turn(tenant_id, try_id, submission.document, record)
         await turn.do(format.OpenContact(contact=order.contact), asked=True)
         await turn.agent_goes_on()
-        kept = self._kept(turn, KeptTry(submission.document, b"", 0, self._parts.clock.now()))
-        conversation = turn.trial.conversation
         now, most = self._parts.clock.now(), self._limits.at_once
-        if not await self._parts.store.create(
-            tenant_id, conversation.conversation_id, kept, now=now, most=most
-        ):
+        kept, reply = await self._kept(turn, KeptTry(submission.document, b"", 0, now), 201, idempotency)
+        if not await self._parts.store.create(tenant_id, try_id, kept, now=now, most=most):
+            if (faster := await self._answered(tenant_id, try_id, idempotency)) is not None:
+                return faster
             raise ReloadAndDecide(
                 "too_many_tries",
                 f"{most} tries are open, the most that a tenant may have",
@@ -126,13 +142,23 @@ class Tries:
                     f"wait: one is gone {self._limits.idle_s:g} s after its last turn",
                 ),
             )
-        return await self._reply(turn, kept)
+        return reply
 
-    async def turn(self, tenant_id: str, flow_id: str, try_id: str, asked: Said | format.Action) -> TryReply:
-        """One turn: what is asked for, and what the agent does about it where a model plays one. An error of
-        what is asked for is raised and changes nothing; ReloadAndDecide `try_changed` where another turn was
-        faster, `try_full` at the end of its limits; CorrectTheInput as the routes of conversations."""
+    async def turn(
+        self,
+        tenant_id: str,
+        flow_id: str,
+        try_id: str,
+        asked: Said | format.Action,
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
+        """One turn: what is asked for, and what the agent does about it where a model plays one; the reply is
+        a `TryReply`. An error of what is asked for is raised and changes nothing; ReloadAndDecide
+        `try_changed` where another turn was faster, `try_full` at the end of its limits; CorrectTheInput
+        `idempotency_key_reused`, and as the routes of conversations."""
         kept, record = await self._found(tenant_id, flow_id, try_id)
+        if (earlier := _reply_to(record, idempotency)) is not None:
+            return earlier
         if kept.revision > self._limits.turns:
             raise _full(f"{self._limits.turns} turns")
         turn = await self._turn(tenant_id, try_id, kept.document, record)
@@ -143,17 +169,19 @@ class Tries:
         await turn.do(step, asked=True)
         if isinstance(step, format.Say | format.OpenContact):
             await turn.agent_goes_on()
-        saved = self._kept(turn, kept)
+        saved, reply = await self._kept(turn, kept, 200, idempotency)
         if not await self._parts.store.save(tenant_id, try_id, saved, now=self._parts.clock.now()):
+            if (faster := await self._answered(tenant_id, try_id, idempotency)) is not None:
+                return faster
             raise ReloadAndDecide(
                 "try_changed", "another turn of this try was faster", accepted=("the same turn again",)
             )
-        return await self._reply(turn, saved)
+        return reply
 
     async def look(self, tenant_id: str, flow_id: str, try_id: str) -> TryReply:
         """As it is, without a turn: no actions, events or entries."""
         kept, record = await self._found(tenant_id, flow_id, try_id)
-        return await self._reply(await self._turn(tenant_id, try_id, kept.document, record), kept)
+        return await self._told(await self._turn(tenant_id, try_id, kept.document, record), kept)
 
     async def test(self, tenant_id: str, flow_id: str, try_id: str) -> str:
         """A flow test of all that was done, as YAML."""
@@ -195,19 +223,48 @@ class Tries:
         trial = Trial(conversation, flow, parts.platform, record, parts.background, parts.clock.now())
         return _Turn(trial, parts.background)
 
-    def _kept(self, turn: _Turn, before: KeptTry) -> KeptTry:
+    async def _answered(
+        self, tenant_id: str, try_id: str, idempotency: IdempotencyKey | None
+    ) -> FinalReply | None:
+        """What the same request has got already."""
+        kept = None if idempotency is None else await self._parts.store.load(tenant_id, try_id)
+        if kept is None or kept.expires_at <= self._parts.clock.now():
+            return None
+        return _reply_to(msgspec.json.decode(kept.record, type=TryRecord), idempotency)
+
+    async def _kept(
+        self, turn: _Turn, before: KeptTry, status: int, idempotency: IdempotencyKey | None
+    ) -> tuple[KeptTry, FinalReply]:
+        """What is stored after the turn, and its reply."""
         record = turn.trial.record()
         if not 0 <= record.ahead_s <= LONGEST_S:
             raise _full(f"{LONGEST_S} seconds of waiting")
-        text = msgspec.json.encode(record)
+        text = msgspec.json.encode(msgspec.structs.replace(record, answers=()))
         if len(text) > self._limits.most_bytes:
             raise _full(f"{self._limits.most_bytes} bytes")
         expires_at = self._parts.clock.now() + timedelta(seconds=self._limits.idle_s)
-        return KeptTry(before.document, text, before.revision + 1, expires_at)
+        kept = KeptTry(before.document, text, before.revision + 1, expires_at)
+        reply = FinalReply(status, orjson.dumps(await self._told(turn, kept)))
+        answers = record.answers
+        if idempotency is not None:
+            answered = KeptAnswer(idempotency.key, idempotency.fingerprint, status, reply.body.decode())
+            begun = [each for each in answers if each.status == 201]
+            answers = (*begun, *answers[len(begun) :][1 - ANSWERS_KEPT :], answered)
+        if answers:
+            kept = replace(kept, record=msgspec.json.encode(msgspec.structs.replace(record, answers=answers)))
+        return kept, reply
 
-    async def _reply(self, turn: _Turn, kept: KeptTry) -> TryReply:
+    async def _told(self, turn: _Turn, kept: KeptTry) -> TryReply:
         left = self._limits.turns + 1 - kept.revision
         return await try_reply(turn.trial, kept, turn.actions, turns_left=left, failed=turn.failed)
+
+
+def _reply_to(record: TryRecord, idempotency: IdempotencyKey | None) -> FinalReply | None:
+    """Raises CorrectTheInput `idempotency_key_reused`."""
+    for each in record.answers:
+        if idempotency is not None and each.key == idempotency.key:
+            return KeptReply(each.fingerprint, each.status, each.text.encode()).replay(idempotency)
+    return None
 
 
 class _Turn:

@@ -219,7 +219,7 @@ class History:
 
     async def conversation(self, conversation: ConversationRef, *, reveal: bool) -> ConversationReply:
         """Sensitive values are masked unless `reveal`. Raises LookElsewhere `conversation_unknown`."""
-        loaded, archived = await self._state(conversation)
+        loaded, archived = await self.state(conversation)
         runner = await self._transactor.resume(conversation, loaded, now=archived.at if archived else None)
         listed = await self._index.one(conversation)
         if archived is not None:
@@ -234,7 +234,7 @@ class History:
             )
         return conversation_reply(runner, listed, reveal=reveal)
 
-    async def _state(self, conversation: ConversationRef) -> tuple[LoadedConversation, JournalEntry | None]:
+    async def state(self, conversation: ConversationRef) -> tuple[LoadedConversation, JournalEntry | None]:
         """What is stored, or what was when the archive got its journal, with the last entry of that. Raises
         LookElsewhere `conversation_unknown`."""
         loaded = await self._transactor.memory.load(conversation)
@@ -251,7 +251,7 @@ class History:
         """Sensitive values are masked unless `reveal`. Raises LookElsewhere `conversation_unknown`."""
         entries = await self._journal.after(conversation, after, at_most=min(limit + 1, ENTRIES_AT_MOST))
         if not entries:
-            await self._state(conversation)
+            await self.state(conversation)
         page = entries[:limit]
         rest = len(entries) > len(page)
         rows = await self.rows(conversation, page, reveal=reveal)
@@ -276,7 +276,7 @@ class History:
 
     async def _veil(self, conversation: ConversationRef) -> Veil | None:
         """One that knows every sensitive value of the journal; None where there is nothing to mask."""
-        loaded, _ = await self._state(conversation)
+        loaded, _ = await self.state(conversation)
         flow = (await self._transactor.resume(conversation, loaded)).flow
         if not flow.sensitive:
             return None
@@ -328,7 +328,7 @@ class History:
         entries = await self._journal.up_to(conversation, seq)
         if entries and (entries[0].seq == 1 or entries[0].base is not None):
             return entries
-        await self._state(conversation)
+        await self.state(conversation)
         raise LookElsewhere("entry_unknown", f"there is no entry {seq} in the journal, or not any more")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fakeredis import FakeServer
 
 from adapters.models.scripted import CallsTools, Fails, Says, ScriptedModel
 from flow_engine.ports.models import LLMRequest, ToolCall
-from flow_engine.testing.tries import TryLimits
+from flow_engine.testing.tries import ANSWERS_KEPT, TryLimits
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from service.wiring import FlowDatabase
 from tests.api.harness import HANDLER, Scene, clinic, entry, keyring_of, open_scene, over_many_contacts
@@ -521,3 +522,69 @@ async def test_the_journal_of_a_try_is_that_of_a_conversation(scene: Scene) -> N
                 row["delta"].get("session", {}).pop(name, None)
             row["input"].pop("conversationalFlowVersionId", None)
         assert mine == stored
+
+
+# --- the same request again -------------------------------------------------------------------
+
+
+async def keyed(scene: Scene, path: str, body: Any, key: str) -> httpx.Response:
+    return await scene.http.post(path, json=body, headers={"Idempotency-Key": key})
+
+
+async def test_a_try_that_is_begun_again_under_its_key_is_the_same_one(scene: Scene) -> None:  # F15
+    path = f"/v1/flows/{await flow_of(scene)}/try"
+    first = await keyed(scene, path, {"channel": "phone"}, "begin")
+    assert first.status_code == 201
+    assert "Idempotency-Replayed" not in first.headers
+    await scene.post(f"{path}/{first.json()['tryId']}", {"text": "meanwhile it goes on"})
+    again = await keyed(scene, path, {"channel": "phone"}, "begin")
+    assert (again.status_code, again.content) == (201, first.content)
+    assert again.headers["Idempotency-Replayed"] == "true"
+    other = await keyed(scene, path, {"channel": "chat"}, "begin")
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+    fresh = await keyed(scene, path, {"channel": "phone"}, "another")
+    assert fresh.json()["tryId"] != first.json()["tryId"]
+    too_long = await keyed(scene, path, {"channel": "phone"}, "x" * 256)
+    assert (too_long.status_code, too_long.json()["code"]) == (422, "idempotency_key_invalid")
+
+
+async def test_a_turn_that_comes_again_under_its_key_is_taken_once(scene: Scene) -> None:  # F15
+    tried = await begun(scene, channel="phone")
+    first = await keyed(scene, tried.path, {"changeTask": "supervised"}, "turn")
+    assert (first.status_code, first.json()["turn"]) == (200, 2)
+    again = await keyed(scene, tried.path, {"changeTask": "supervised"}, "turn")
+    assert (again.content, again.headers["Idempotency-Replayed"]) == (first.content, "true")
+    other = await keyed(scene, tried.path, {"text": "else"}, "turn")
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+    now = (await scene.http.get(tried.path)).json()
+    assert (now["turn"], now["task"]["taskId"]) == (2, "supervised"), "taken once"
+    refused = await keyed(scene, tried.path, {"memory": {"nothing": 1}}, "refused")
+    assert refused.status_code == 422
+    assert (await keyed(scene, tried.path, {"text": "better"}, "refused")).status_code == 200, (
+        "an error is no reply"
+    )
+
+
+async def test_so_many_keyed_replies_of_a_try_are_kept(scene: Scene) -> None:
+    path = f"/v1/flows/{await flow_of(scene)}/try"
+    first = await keyed(scene, path, {"channel": "phone"}, "begin")
+    turns = f"{path}/{first.json()['tryId']}"
+    sent = [await keyed(scene, turns, {"wait": 1}, f"turn-{n}") for n in range(ANSWERS_KEPT + 1)]
+    assert [reply.json()["turn"] for reply in sent] == [*range(2, ANSWERS_KEPT + 3)]
+    assert (await keyed(scene, path, {"channel": "phone"}, "begin")).content == first.content
+    for n, reply in list(enumerate(sent))[1:]:
+        assert (await keyed(scene, turns, {"wait": 1}, f"turn-{n}")).content == reply.content
+    assert (await keyed(scene, turns, {"wait": 1}, "turn-0")).json()["turn"] == ANSWERS_KEPT + 3, (
+        "too long ago"
+    )
+
+
+async def test_of_the_same_request_at_once_one_is_done(scene: Scene) -> None:  # F15
+    path = f"/v1/flows/{await flow_of(scene)}/try"
+    begins = await asyncio.gather(*(keyed(scene, path, {"channel": "phone"}, "begin") for _ in range(4)))
+    assert {reply.status_code for reply in begins} == {201}
+    assert len({reply.content for reply in begins}) == 1
+    turns = f"{path}/{begins[0].json()['tryId']}"
+    taken = await asyncio.gather(*(keyed(scene, turns, {"text": "hello"}, "turn") for _ in range(4)))
+    assert {(reply.status_code, reply.content) for reply in taken} == {(200, taken[0].content)}
+    assert (await scene.http.get(turns)).json()["turn"] == 2

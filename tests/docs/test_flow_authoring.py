@@ -51,11 +51,12 @@ def test_each_condition_of_the_page_is_one(condition: str) -> None:
     assert checked(document).entry.version_id == "version-1"
 
 
-def test_every_property_of_version_and_task_is_on_the_page() -> None:
+def test_every_property_of_version_task_and_variable_is_on_the_page() -> None:
     schema = version_schema()
     definitions = schema["$defs"]
     set_by_server = {"schemaVersion", "apiVersion"}
-    for properties in (schema["properties"], definitions["Task"]["properties"]):
+    parts = [definitions[name] for name in ("Task", "Variable")]
+    for properties in (schema["properties"], *(part["properties"] for part in parts)):
         missing = [name for name in properties if f"`{name}" not in PAGE and name not in set_by_server]
         assert missing == []
 
