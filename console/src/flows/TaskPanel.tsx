@@ -1,4 +1,4 @@
-import { lazy, type ReactNode, Suspense, useId } from "react";
+import { type ReactNode, useId } from "react";
 import { useText } from "../i18n";
 import { Button, Field } from "../shell/kit";
 import {
@@ -14,17 +14,22 @@ import {
   withoutTasks,
 } from "./document";
 import { type SchemaNode, schemaAt } from "./jsonSchema";
+import { PromptField, type RenderedFor } from "./PromptField";
 import { SchemaForm } from "./SchemaForm";
 
-const TemplateEditor = lazy(() => import("./TemplateEditor"));
-
-interface TaskPanelProps {
+interface PartProps {
   readonly document: VersionDocument;
   readonly task: Task;
   readonly schema: SchemaNode | undefined;
   readonly change: (document: VersionDocument, as?: string) => void;
   readonly select: (id: string | null) => void;
   readonly readOnly: boolean;
+}
+
+interface TaskPanelProps extends PartProps {
+  readonly flowId: string;
+  readonly renderedFor: RenderedFor;
+  readonly renderFor: (next: RenderedFor) => void;
 }
 
 /** Shown by hand, above the properties whose forms the schema makes. */
@@ -39,7 +44,8 @@ const BY_HAND = new Set([
 ]);
 
 /** Everything of one task: what it is called and says, where it leads and when, and all else by the schema. */
-export function TaskPanel({ document, task, schema, change, select, readOnly }: TaskPanelProps): ReactNode {
+export function TaskPanel(props: TaskPanelProps): ReactNode {
+  const { document, task, schema, change, select, readOnly } = props;
   const say = useText("flows");
   const sayShell = useText("shell");
   const heading = useId();
@@ -47,7 +53,10 @@ export function TaskPanel({ document, task, schema, change, select, readOnly }: 
   const put = (part: Partial<Task>, as: string): void =>
     change(changedTask(document, id, part), `${id} ${as}`);
   return (
-    <section className="panel task-panel" aria-labelledby={heading}>
+    <section
+      className={props.renderedFor.conversation === "" ? "panel task-panel" : "panel task-panel wide"}
+      aria-labelledby={heading}
+    >
       <header className="panel-head">
         <h2 id={heading}>{nameOf(task)}</h2>
         <Button kind="bare" aria-label={sayShell("close")} onClick={() => select(null)}>
@@ -90,20 +99,15 @@ export function TaskPanel({ document, task, schema, change, select, readOnly }: 
             />
           )}
         </Field>
-        <div className="field">
-          <span className="label">{say("prompt")}</span>
-          <Suspense fallback={<textarea aria-label={say("prompt")} readOnly rows={6} value={task.prompt} />}>
-            <TemplateEditor
-              key={id}
-              label={say("prompt")}
-              value={task.prompt}
-              variables={document.variables ?? []}
-              change={(prompt) => put({ prompt }, "prompt")}
-              readOnly={readOnly}
-            />
-          </Suspense>
-          <p className="hint">{say("promptHint")}</p>
-        </div>
+        <PromptField
+          flowId={props.flowId}
+          document={document}
+          task={task}
+          change={(prompt) => put({ prompt }, "prompt")}
+          readOnly={readOnly}
+          renderedFor={props.renderedFor}
+          renderFor={props.renderFor}
+        />
         <Connections document={document} task={task} change={change} select={select} readOnly={readOnly} />
         <label className="choice">
           <input
@@ -187,7 +191,7 @@ function BySchema({ document, task, schema, put, readOnly }: BySchemaProps): Rea
   );
 }
 
-type ConnectionsProps = Omit<TaskPanelProps, "schema">;
+type ConnectionsProps = Omit<PartProps, "schema">;
 
 function Connections({ document, task, change, select, readOnly }: ConnectionsProps): ReactNode {
   const say = useText("flows");

@@ -22,6 +22,7 @@ import { segmentsOf, taskAt, taskById, type VersionDocument } from "./document";
 import { edit, isDirty, opened } from "./editor";
 import type { SchemaNode } from "./jsonSchema";
 import { Problems } from "./Problems";
+import { FOR_NOBODY } from "./PromptField";
 import { flowsQuery, type Version, versionQuery, versionsOf, versionsQuery } from "./queries";
 import { SaveActions } from "./SaveActions";
 import { TaskPanel } from "./TaskPanel";
@@ -103,6 +104,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   const [active, setActive] = useState<string | null>(null);
   const [covered, setCovered] = useState<ReadonlySet<string> | null>(null);
   const [wanted, setWanted] = useState({ id: "", pointer: "", nth: 0 });
+  const [renderedFor, renderFor] = useState(FOR_NOBODY);
   const [mergedWith, setMergedWith] = useState<Version | null>(null);
   const { document, brokenText } = state;
   const verdict = useVerdict(flowId, document, brokenText, !readOnly);
@@ -197,6 +199,9 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                 />
                 {task === undefined ? null : (
                   <TaskPanel
+                    flowId={flowId}
+                    renderedFor={renderedFor}
+                    renderFor={renderFor}
                     document={document}
                     task={task}
                     schema={schema}

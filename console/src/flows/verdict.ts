@@ -12,7 +12,8 @@ export interface Problem extends Finding {
 
 const QUIET_MS = 350;
 
-function useQuiet<T>(value: T): T {
+/** A value once it has not changed for a third of a second. */
+export function useQuiet<T>(value: T): T {
   const [quiet, setQuiet] = useState(value);
   useEffect(() => {
     const timer = setTimeout(() => setQuiet(value), QUIET_MS);
