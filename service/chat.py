@@ -123,7 +123,7 @@ async def chat_service(
         tokens = Tokens(await store.secret(), clock)
         endpoints = [
             *AgentRoutes(table).endpoints(),
-            *SessionRoutes(sessions, answering, accounts, tokens, flows).endpoints(),
+            *SessionRoutes(sessions, answering, accounts, tokens, flows.people).endpoints(),
         ]
         probes = {"memory": store.secret, "flows": database.connection.ready}
         scrape = partial(metrics_of, observer)

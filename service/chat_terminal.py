@@ -205,6 +205,8 @@ async def _exchange(
                 typer.secho(f"[{content['tool']}: {content['status']}]", dim=True)
             case "error":
                 typer.secho(f"[{content['code']}: {content['message']}]", fg="red")
+            case "state" if content["event"] == "approval":
+                typer.secho(f"[{content['message']}]", dim=True)
             case _:
                 pass
         if frame["final"] and not as_json:

@@ -209,16 +209,19 @@ class ModelBridge:
         return FunctionModel(answer, model_name=self._row.model or "installation")
 
 
-async def shown(model: models.LanguageModel, request: models.LLMRequest, run: Run) -> models.LLMAnswer:
-    """The answer without thoughts, whose text was shown as one paragraph while it came; the call is noted in
-    `run`. Raises ModelFailed, LeaseLost, RetryLater."""
+async def shown(
+    model: models.LanguageModel, request: models.LLMRequest, run: Run, *, hidden: bool = False
+) -> models.LLMAnswer:
+    """The answer without thoughts, whose text was shown as one paragraph while it came, unless it is
+    `hidden`; the call is noted in `run`. Raises ModelFailed, LeaseLost, RetryLater."""
     thoughts, began, begun = ThoughtFilter(), time.monotonic(), False
     answer: models.LLMAnswer | None = None
     try:
         async with aclosing(model.stream(request)) as events:
             async for event in events:
                 if isinstance(event, models.TextDelta) and (text := thoughts.feed(event.text)):
-                    await run.frames.dialogue(text, begins=not begun)
+                    if not hidden:
+                        await run.frames.dialogue(text, begins=not begun)
                     begun = True
                 elif isinstance(event, models.LLMAnswer):
                     answer = event
@@ -227,7 +230,7 @@ async def shown(model: models.LanguageModel, request: models.LLMRequest, run: Ru
         raise
     finally:
         run.uses.append(use_of(answer, request.model, began))
-    if rest := thoughts.finish():
+    if (rest := thoughts.finish()) and not hidden:
         await run.frames.dialogue(rest, begins=not begun)
     if answer is None:
         raise models.ModelFailed("unusable_answer", "the stream ended without an answer")

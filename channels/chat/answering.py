@@ -9,7 +9,7 @@ Every answer ends in exactly one of `clarifying`, `done`, `refused`.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 from uuid import uuid4
@@ -57,7 +57,9 @@ class Confirming(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One message of a user, and everything that its answer needs of its session. `state` changes by it."""
+    """One message of a user, and everything that its answer needs of its session. `state` changes by it;
+    `keep` stores it as it is now, for whoever goes on with the answer. `keep` raises LeaseLost, RetryLater.
+    """
 
     ref: SessionRef
     id: str
@@ -65,6 +67,7 @@ class Asked:
     state: SessionState
     frames: AnswerFrames
     confirming: Confirming
+    keep: Callable[[], Awaitable[None]]
 
     @property
     def conversation(self) -> ConversationRef:
@@ -83,6 +86,11 @@ class FlowTalk(Protocol):
     async def answer(self, asked: Asked, agent: ChatAgent) -> FinalState:
         """Answers one message, as frames of JSON; begins the flow's contact where there is none.
         `asked.state.flow` is None once it has ended."""
+        ...
+
+    async def give_up(self, state: SessionState) -> None:
+        """The text that waits for a person is not sent any more, if there is one. Never raises for an engine
+        that is away: the failure is logged."""
         ...
 
     async def end(self, tenant_id: str, state: SessionState, reason: str) -> None:
@@ -226,9 +234,12 @@ class Answering:
         """`continue` with the flow or the agent that has asked, None where there is none, or the user leaves
         it."""
         asking = state.flow.agent if state.flow else state.question.agent if state.question else None
-        if asking is None or asking not in agents.talking or breaks_out(text):
+        if asking is None or asking not in agents.talking:
             return None
-        if self._orchestrator.breaks_out(agents, asking, text) is not None:
+        is_held = state.flow is not None and state.flow.held is not None  # decided when its answer began
+        if not is_held and (
+            breaks_out(text) or self._orchestrator.breaks_out(agents, asking, text) is not None
+        ):
             return None
         told = "its flow goes on" if state.flow else "the agent has asked"
         candidates = agents.router.candidates(text, 5)

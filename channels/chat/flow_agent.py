@@ -35,8 +35,9 @@ from channels.chat.agents import (
     shown,
 )
 from channels.chat.answering import Asked, ToolTurn
-from channels.chat.frames import AnswerFrames, FinalState
-from channels.chat.state import FlowRun, SessionState
+from channels.chat.frames import FinalState
+from channels.chat.people import People, contact_of, task_note
+from channels.chat.state import FlowRun, HeldText, SessionState
 from channels.chat.wording import phrase
 from channels.engine_client import client
 from channels.engine_client.mcp_tools import OpenMcp
@@ -51,9 +52,7 @@ from channels.engine_client.tools import (
     task_names,
     with_missing,
 )
-from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide, RetryLater
 from flow_engine.ports import models
-from flow_engine.ports.chat import ChatFrames, SessionRef
 from flow_engine.ports.clock import Clock
 from flow_engine.values import JsonValue
 
@@ -61,8 +60,8 @@ PROMPT_WAIT_MS: Final = 1_500
 """How long the prompt of an answer waits for values that are still being found in the message."""
 
 MOST_TOOL_CHARS: Final = 2_000
-_HUMAN: Final = "HUM"
-_CONNECTED: Final = "connected"
+_ABOUT_TEXTS: Final = "/human_task_"
+"""Begins the commands that tell what a person has decided."""
 
 _OWN_TOOLS: Final = (
     models.ToolSpec(ASK_USER, AskUser.__doc__ or "", AskUser.model_json_schema()),
@@ -115,14 +114,13 @@ class FlowAgents:
         confirm_s: float,
         new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
+        self.people = People(engine, clock, new_id)
         self._engine = engine
         self._open_mcp = open_mcp
         self._model = model
         self._accounts = accounts
-        self._clock = clock
         self._policy = policy
         self._confirm_s = confirm_s
-        self._new_id = new_id
         self._lists = ToolListCache()
 
     async def answer(self, asked: Asked, agent: ChatAgent) -> FinalState:
@@ -155,50 +153,16 @@ class FlowAgents:
             account.final_message = asked.frames.text or None
             await self._accounts.ran(asked.ref, account)
 
+    async def give_up(self, state: SessionState) -> None:
+        await self.people.give_up(state)
+
     async def end(self, tenant_id: str, state: SessionState, reason: str) -> None:
         if state.flow is None:
             return
         try:
-            await self._engine.end_contact(
-                client.Contact(state.flow.conversation, state.flow.contact), reason
-            )
+            await self._engine.end_contact(contact_of(state.flow), reason)
         except EngineError as error:
             log.warning("contact_not_ended", reason=str(error))
-
-    async def human(
-        self,
-        ref: SessionRef,
-        state: SessionState,
-        frames: ChatFrames,
-        *,
-        outcome: client.HumanOutcome | None,
-        text: str | None,
-        name: str | None,
-        reason: str | None,
-    ) -> Mapping[str, JsonValue]:
-        """Pass what a person does, or says, on to the engine and to the user. The task and its status as they
-        are then.
-
-        Raises ReloadAndDecide for a session without a flow, or a conversation that does not take it now;
-        CorrectTheInput, LookElsewhere and RetryLater as the engine has it.
-        """
-        if state.flow is None:
-            raise ReloadAndDecide("no_flow", "no flow goes on in this session")
-        contact = client.Contact(state.flow.conversation, state.flow.contact)
-        shown = AnswerFrames(frames, ref, f"human-{self._new_id()}", None, name)
-        task: dict[str, JsonValue] = {}
-        try:
-            if outcome is not None:
-                data = await self._engine.human_task(contact, outcome, reason)
-                task = {"task": data.task_name, "task_type": data.task_type, "task_status": data.task_status}
-                await shown.note({"event": "task", **_task(state.flow, data)})
-            if text is not None:
-                await self._report(contact, "agent", text, name=name)
-                await shown.whole(text)
-        except EngineError as error:
-            raise _as_core(error) from error
-        await shown.finish("done", {"event": "human"})
-        return task
 
     # One answer -------------------------------------------------------------------------------------
 
@@ -206,12 +170,11 @@ class FlowAgents:
     async def _talking(
         self, asked: Asked, agent: ChatAgent, run: Run, turn: ToolTurn
     ) -> AsyncGenerator[_Talk]:
-        flow = cast("FlowRun", asked.state.flow)
-        contact = client.Contact(flow.conversation, flow.contact)
+        contact = contact_of(cast("FlowRun", asked.state.flow))
 
         async def ran(tool: TaskTool, answer: JsonValue) -> None:
             body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
-            await self._report(contact, "bot", body, kind="tool")
+            await self.people.report(contact, "bot", body, kind="tool")
 
         approval = Approval(self._policy, turn)
         toolbox = Toolbox(self._engine, self._open_mcp(), ran, approval, self._lists)
@@ -224,29 +187,93 @@ class FlowAgents:
             await toolbox.aclose()
 
     async def _answered(self, talk: _Talk) -> FinalState:
-        asked = talk.asked
+        asked, flow = talk.asked, cast("FlowRun", talk.asked.state.flow)
         data = await self._enter(talk)
-        await self._report(
-            talk.contact, "user", asked.content, message_id=f"{asked.ref.session_id}-{asked.id}"
-        )
-        if data.task_type == _HUMAN and data.task_status == _CONNECTED:
-            return "done"
-        opening = [models.Message("user", data.command)] if data.command else []
-        talk.said = [*opening, models.Message("user", asked.content)]
+        talk.said = [models.Message("user", asked.content)]
         scene = _Scene(data, await talk.toolbox.of_task(data))
+        if flow.held is not None:  # another replica has asked the model
+            final = await self._released(talk, scene, flow.held)
+            if final is not None:
+                return final
+            talk.said.insert(1, models.Message("assistant", flow.held.text))
+            flow.held = None
+        else:
+            name = f"{asked.ref.session_id}-{asked.id}"
+            await self.people.report(talk.contact, "user", asked.content, message_id=name)
+            if data.is_with_person:
+                return "done"
+            if data.command:
+                talk.said.insert(0, models.Message("user", data.command))
         for _ in range(MAX_ITERATIONS):
             answer = await self._asked_model(talk, scene)
-            if not answer.message.tool_calls:
-                await self._report(talk.contact, "bot", answer.text)
-                return "done"
             talk.said.append(answer.message)
+            if not answer.message.tool_calls:
+                final = await self._uttered(talk, scene, answer.text, "done", is_shown=True)
+                if final is not None:
+                    return final
             for call in answer.message.tool_calls:
                 final = await self._called(talk, scene, call)
                 if final is not None:
-                    await self._report(talk.contact, "bot", asked.frames.text)
                     return final
         await asked.frames.error("max_iterations", phrase("too_long", asked.state.language))
         return "refused"
+
+    async def _uttered(
+        self, talk: _Talk, scene: _Scene, text: str, final: FinalState, *, is_shown: bool = False
+    ) -> FinalState | None:
+        """The last words of an answer, which then ends in `final`. In a task with approval they wait for a
+        person: None where that person does not let them be sent, and the model has another try."""
+        asked, flow = talk.asked, cast("FlowRun", talk.asked.state.flow)
+        if scene.data.approval_required and text.strip():
+            last = scene.data.approval
+            after = 0 if last is None else last.approval_id
+            held = HeldText(message=asked.id, text=text, after=after, final=final)
+            flow.held = held
+            await asked.keep()
+            state = await self._released(talk, scene, held)
+            flow.held = None
+            return state
+        if not is_shown:
+            await asked.frames.dialogue(text, begins=True)
+        await self.people.report(talk.contact, "bot", text if is_shown else asked.frames.text)
+        return final
+
+    async def _released(self, talk: _Talk, scene: _Scene, held: HeldText) -> FinalState | None:
+        """As a person decides on the text that is held: the state in which the answer ends, None where it is
+        the model's turn again."""
+        asked, flow = talk.asked, cast("FlowRun", talk.asked.state.flow)
+        known = scene.data.approval
+        try:
+            if known is None or known.approval_id <= held.after:
+                known = await self.people.texts(flow).submit(held.text)
+        except StateConflict:
+            scene.data = await self._enter(talk)
+            if scene.data.is_with_person:
+                return "done"
+            raise
+        scene.data = await self._enter(talk)
+        if scene.data.approval is not None and scene.data.approval.approval_id == known.approval_id:
+            known = scene.data.approval
+        fate, approval = await self.people.awaited(asked, flow, known)
+        talk.commands = [each for each in talk.commands if not each.startswith(_ABOUT_TEXTS)]
+        match fate:
+            case "withdrawn":  # whoever has withdrawn it talks to the user, or nobody does any more
+                return "done"
+            case "rejected":
+                talk.commands.append(f"{_ABOUT_TEXTS}rejected {approval.reason or ''}".rstrip())
+                return None
+            case "timeout":
+                asked.frames.close_with(phrase("not_checked", asked.state.language))
+                return "refused"
+            case "approved" | "edited":
+                asked.frames.close_with(approval.text)
+        try:
+            await self._enter(talk)
+            name = f"{asked.ref.session_id}-{asked.id}-answer"
+            await self.people.report(talk.contact, "bot", approval.text, message_id=name)
+        except EngineError as error:  # what a person has approved is sent all the same
+            log.warning("answer_not_reported", reason=str(error))
+        return held.final
 
     async def _enter(self, talk: _Talk) -> AgentData:
         """The conversation as it is now; the engine tells a known contact where it is."""
@@ -308,22 +335,27 @@ class FlowAgents:
             deltas=True,
             conversation=asked.conversation,
         )
-        return await shown(self._model, request, talk.run)
+        return await shown(self._model, request, talk.run, hidden=scene.data.approval_required)
 
     async def _called(self, talk: _Talk, scene: _Scene, call: models.ToolCall) -> FinalState | None:
         """Runs a call of the model. The state that ends the answer, None where it goes on."""
-        frames = talk.asked.frames
+        result: JsonValue = {"error": "a person has rejected this text"}
         match call.name:
-            case "ask_user":
-                await frames.dialogue(str(call.arguments.get("question", "")), begins=True)
-                return "clarifying"
-            case "refuse":
-                await frames.dialogue(str(call.arguments.get("reason", "")), begins=True)
-                return "refused"
+            case "ask_user" | "refuse":
+                asks = call.name == ASK_USER
+                text = str(call.arguments.get("question" if asks else "reason", ""))
+                final = await self._uttered(talk, scene, text, "clarifying" if asks else "refused")
+                if final is not None:
+                    return final
             case "end_call":
-                await self.end(talk.asked.ref.tenant_id, talk.asked.state, "bot_hung_up")
-                talk.asked.state.flow = None
-                return "done"
+                final: FinalState | None = "done"
+                words = next(each.content for each in reversed(talk.said) if each.role == "assistant")
+                if scene.data.approval_required and words.strip():
+                    final = await self._uttered(talk, scene, words, "done")
+                if final is not None:
+                    await self.end(talk.asked.ref.tenant_id, talk.asked.state, "bot_hung_up")
+                    talk.asked.state.flow = None
+                    return final
             case "change_task":
                 result = await self._change_task(talk, scene, call)
             case _:
@@ -357,40 +389,4 @@ class FlowAgents:
         flow = cast("FlowRun", asked.state.flow)
         if (data.task_id, data.task_status) != (flow.task, flow.status):
             flow.task, flow.status = data.task_id, data.task_status
-            await asked.frames.note({"event": "task", **_task(flow, data)})
-
-    async def _report(
-        self,
-        contact: client.Contact,
-        src: client.Source,
-        body: str,
-        *,
-        kind: Any = "message",
-        message_id: str | None = None,
-        name: str | None = None,
-    ) -> None:
-        if body.strip():
-            at = self._clock.now()
-            said = client.Utterance(message_id or self._new_id(), at, src, body, kind, src_name=name)
-            await self._engine.utterance(contact, said)
-
-
-def _task(flow: FlowRun, data: AgentData) -> dict[str, JsonValue]:
-    return {
-        "flow_id": flow.flow_id,
-        "conversation": flow.conversation,
-        "contact": flow.contact,
-        "task": data.task_name,
-        "task_type": data.task_type,
-        "task_status": data.task_status,
-    }
-
-
-def _as_core(error: EngineError) -> CorrectTheInput | LookElsewhere | ReloadAndDecide | RetryLater:
-    """The engine's refusal as a client of the chat gets it."""
-    detail = error.problem.detail if error.problem else str(error)
-    if isinstance(error, StateConflict):
-        return ReloadAndDecide(error.code or "state_conflict", detail)
-    if isinstance(error, RequestRefused):
-        return CorrectTheInput(error.code or "engine_refused", detail)
-    return RetryLater("engine_unavailable", "the flow engine does not answer")
+            await asked.frames.note(task_note(flow, data))

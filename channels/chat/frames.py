@@ -177,6 +177,7 @@ class AnswerFrames:
         self.agent = agent
         self.confidence: float | None = None
         self.text = ""
+        self.closing = ""
         self.final_state: State | None = None
         self._pace = pace or Pace()
         self._loop = asyncio.get_running_loop()
@@ -212,6 +213,12 @@ class AnswerFrames:
         self.text = text
         await self._send("dialogue", "done", text, final=True)
 
+    def close_with(self, text: str) -> None:
+        """The last piece of the answer, set off from the text before it: it goes into the frame that ends
+        the answer, so that both are sent or neither."""
+        self.closing = f"\n\n{text}" if self.text else text
+        self.text += self.closing
+
     async def action(self, tool: str, call: str, status: ToolStatus, **details: JsonValue) -> None:
         await self._send("action", "acting", {"tool": tool, "call": call, "status": status, **details})
 
@@ -225,6 +232,8 @@ class AnswerFrames:
     async def finish(self, state: FinalState, content: Mapping[str, JsonValue] | None = None) -> None:
         """The last frame, unless there was one: exactly one of an answer is final. Raises LeaseLost,
         RetryLater."""
+        if self.closing:
+            await self._send("dialogue", state, self.closing, final=True)
         await self._send("state", state, dict(content or {"event": "answered"}), final=True)
 
     async def aclose(self) -> None:

@@ -8,14 +8,13 @@ from starlette.responses import Response
 
 from channels.chat.accounts import Accounts
 from channels.chat.answering import Answering
-from channels.chat.flow_agent import FlowAgents
 from channels.chat.frames import MOST_CHARS
 from channels.chat.http import Call, Endpoint, json_response
+from channels.chat.people import People, PersonsOutcome
 from channels.chat.rows import StoredRow
 from channels.chat.sessions import Sessions
 from channels.chat.table import AgentTable, Change, RevisionStale, patched, put
 from channels.chat.tokens import DEFAULT_S, LONGEST_S, Tokens
-from channels.engine_client.client import HumanOutcome
 from flow_engine.documents.findings import findings_of
 from flow_engine.errors import CorrectTheInput, Finding, RetryLater
 from flow_engine.ports.chat import SessionRef
@@ -47,12 +46,14 @@ class EndBody(_Body):
 
 
 class HumanBody(_Body):
-    """What a person does in a session, or says in it, or both."""
+    """What a person does in a session, or says in it, or both. With a decision on a text of the model `text`
+    is what is sent instead (`edited`), `approval_id` the text that is meant."""
 
-    outcome: HumanOutcome | None = None
+    outcome: PersonsOutcome | None = None
     text: Annotated[str, Field(min_length=1, max_length=MOST_CHARS)] | None = None
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     reason: Annotated[str, Field(max_length=500)] | None = None
+    approval_id: Annotated[int, Field(ge=1)] | None = None
 
 
 Read = TypeVar("Read", bound=_Body)
@@ -60,13 +61,13 @@ Read = TypeVar("Read", bound=_Body)
 
 class SessionRoutes:
     def __init__(
-        self, sessions: Sessions, answering: Answering, accounts: Accounts, tokens: Tokens, flows: FlowAgents
+        self, sessions: Sessions, answering: Answering, accounts: Accounts, tokens: Tokens, people: People
     ) -> None:
         self._sessions = sessions
         self._answering = answering
         self._accounts = accounts
         self._tokens = tokens
-        self._flows = flows
+        self._people = people
 
     def endpoints(self) -> Sequence[Endpoint]:
         one = CHAT + "/sessions/{session}"
@@ -125,7 +126,7 @@ class SessionRoutes:
             message = "accepted is an outcome, a text, or both"
             raise CorrectTheInput("body_invalid", message, [Finding("", "empty", message)])
         state = await self._sessions.state(ref)
-        task = await self._flows.human(ref, state, self._sessions.store, **dict(body))
+        task = await self._people.act(ref, state, self._sessions.store, **dict(body))
         return json_response({"session": ref.session_id, **task})
 
     async def _known(self, call: Call) -> SessionRef:

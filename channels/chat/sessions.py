@@ -224,7 +224,11 @@ class Sessions:
             state.add(Turn(role="user", content=item["content"], id=item["id"]))
             state.answering = item["id"]
             await self.store.save(ref, state.written(), holder)
-        asked = Asked(ref, item["id"], item["content"], state, frames, orders)
+
+        async def keep() -> None:
+            await self.store.save(ref, state.written(), holder)
+
+        asked = Asked(ref, item["id"], item["content"], state, frames, orders, keep)
         with self._tracing.span("chat answer", "consumer"):
             await self._answer(asked, orders)
         self.observer.count("chat_answers", state=frames.final_state or "unfinished")
@@ -234,13 +238,20 @@ class Sessions:
     async def _resumable(
         self, ref: chat.SessionRef, state: SessionState, frames: AnswerFrames, message_id: str
     ) -> bool:
-        """Whether an answer that another replica began may be begun again: nothing of it was shown. Otherwise
-        it has ended, or is ended here."""
+        """Whether an answer that another replica began may be gone on with: nothing of it was shown, or all
+        that it needs is a person's decision on its text. Otherwise it has ended, or is ended here."""
         shown = [orjson.loads(logged.frame) for logged in await self.store.after(ref, 0)]
         own = [frame for frame in shown if frame["id"] == message_id]
-        if not own:
+        flow = state.flow
+        is_held = flow is not None and flow.held is not None and flow.held.message == message_id
+        if any(frame["final"] for frame in own):
+            if is_held and flow is not None:
+                flow.held = None
+                text = "".join(frame["content"] for frame in own if frame["type"] == "dialogue")
+                state.add(Turn(role="assistant", content=text, id=message_id, agent=flow.agent))
+        elif not own or is_held:
             return True
-        if not any(frame["final"] for frame in own):
+        else:
             await frames.error("interrupted", phrase("interrupted", state.language))
             await frames.finish("refused", {"event": "interrupted"})
         return False
@@ -266,6 +277,7 @@ class Sessions:
                 await asked.frames.error("internal_error", phrase("failed", asked.state.language))
                 await self._answering.finish(asked, "refused", "failed")
         await self._answering.finish(asked, "refused", "cancelled")
+        await self._flows.give_up(asked.state)
 
     async def _sweep(self) -> None:
         while True:

@@ -38,6 +38,17 @@ class OpenQuestion(_Part):
     about: str = ""
 
 
+class HeldText(_Part):
+    """What the model has written in answer to the message `message`, while a person has not decided on it:
+    kept before the engine has it. `after` is the number of the contact's last text before it, 0 for none;
+    `final` the state that the answer ends in when it is sent."""
+
+    message: str
+    text: str
+    after: int
+    final: Literal["clarifying", "done", "refused"]
+
+
 class FlowRun(_Part):
     """A contact of the engine that this session is. `task` and `status` are those that the user has seen."""
 
@@ -47,6 +58,7 @@ class FlowRun(_Part):
     contact: str
     task: str | None = None
     status: str | None = None
+    held: HeldText | None = None
 
 
 class SessionState(_Part):

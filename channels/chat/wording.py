@@ -4,7 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 Phrase = Literal[
-    "which_one", "is_it", "nobody_fits", "can_do", "failed", "interrupted", "too_long", "no_flow", "or"
+    "which_one",
+    "is_it",
+    "nobody_fits",
+    "can_do",
+    "failed",
+    "interrupted",
+    "too_long",
+    "no_flow",
+    "or",
+    "checked",
+    "not_checked",
 ]
 
 _PHRASES: Final[Mapping[str, Mapping[Phrase, str]]] = {
@@ -18,6 +28,8 @@ _PHRASES: Final[Mapping[str, Mapping[Phrase, str]]] = {
         "too_long": "I could not come to an end with this. Please put it another way.",
         "no_flow": "This service cannot be reached at the moment. Please try again later.",
         "or": "Tell me in a few more words what you need.",
+        "checked": "One moment, please: a colleague is checking my answer.",
+        "not_checked": "Nobody could check my answer in time. Please try again later.",
     },
     "it": {
         "which_one": "Non sono sicuro di quale di questi ti serva:",
@@ -29,6 +41,8 @@ _PHRASES: Final[Mapping[str, Mapping[Phrase, str]]] = {
         "too_long": "Non riesco ad arrivare a una conclusione. Prova a dirlo in un altro modo.",
         "no_flow": "Il servizio non è raggiungibile in questo momento. Riprova più tardi.",
         "or": "Dimmi in qualche parola in più di che cosa hai bisogno.",
+        "checked": "Un momento, per favore: un collega sta controllando la mia risposta.",
+        "not_checked": "Nessuno ha potuto controllare la mia risposta in tempo. Riprova più tardi.",
     },
     "es": {
         "which_one": "No sé con seguridad cuál de estas cosas necesitas:",
@@ -40,6 +54,8 @@ _PHRASES: Final[Mapping[str, Mapping[Phrase, str]]] = {
         "too_long": "No consigo llegar a una conclusión. Intenta decirlo de otra manera.",
         "no_flow": "El servicio no está disponible en este momento. Inténtalo más tarde.",
         "or": "Dime con algunas palabras más lo que necesitas.",
+        "checked": "Un momento, por favor: un compañero está revisando mi respuesta.",
+        "not_checked": "Nadie ha podido revisar mi respuesta a tiempo. Inténtalo más tarde, por favor.",
     },
 }
 

@@ -40,7 +40,10 @@ END_TIMEOUT_S: Final = 20.0
 """The end of a contact may ask the flow's own handler, and has a summary written."""
 
 Channel = Literal["phone", "whatsapp", "sms", "mail", "chat"]
-HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released"]
+Decision = Literal["approved", "edited", "rejected"]
+"""What a person makes of a text of the AI that waits."""
+
+HumanOutcome = Literal["connected", "completed", "failed", "taken_over", "released", "waiting", Decision]
 MessageType = Literal["tool", "system", "message"]
 Source = Literal["user", "bot", "agent"]
 Pause = Callable[[float], Awaitable[None]]
@@ -54,6 +57,7 @@ _REPEATABLE_CONFLICT = "revision_conflict"
 
 _AGENT_DATA = TypeAdapter(replies.AgentData)
 _CHANGE_TASK: TypeAdapter[replies.TaskChanged | replies.TaskRefused] = TypeAdapter(replies.ChangeTaskReply)
+_HUMAN_TASK: TypeAdapter[replies.AgentData | replies.TextRefused] = TypeAdapter(replies.HumanTaskReply)
 _CONTACT_END = TypeAdapter(replies.ContactEndReply)
 _PROMPT = TypeAdapter(replies.PromptReply)
 _UTTERANCE = TypeAdapter(replies.UtteranceReply)
@@ -195,10 +199,19 @@ class EngineClient:
         return reply
 
     async def human_task(
-        self, contact: Contact, outcome: HumanOutcome, reason: str | None
-    ) -> replies.AgentData:
-        body = {**_ids(contact), "outcome": outcome, "reason": reason}
-        return await self._post("handle-human-task", body, _AGENT_DATA)
+        self,
+        contact: Contact,
+        outcome: HumanOutcome,
+        reason: str | None,
+        *,
+        text: str | None = None,
+        approval_id: int | None = None,
+    ) -> replies.AgentData | replies.TextRefused:
+        """`text`, of at most 16,000 characters, is the AI's that is to wait, or what a person has made of it;
+        `approval_id` names the one that is decided. `TextRefused` only for outcomes about a text. Raises
+        EngineError."""
+        about = {"outcome": outcome, "reason": reason, "text": text, "approvalId": approval_id}
+        return await self._post("handle-human-task", {**_ids(contact), **about}, _HUMAN_TASK)
 
     async def utterance(self, contact: Contact, said: Utterance) -> replies.UtteranceReply:
         body = {

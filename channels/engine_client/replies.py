@@ -15,7 +15,7 @@ A change of task that is refused is none of these: it is data, see `TaskRefused`
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from flow_engine.values import JsonValue
@@ -137,9 +137,23 @@ class Routing(Reply):
     agent_ids: tuple[str, ...] = ()
 
 
+class ApprovalState(Reply):
+    """The text that was the last to wait for a person, and what has become of it: `waiting`, `approved`,
+    `edited`, `rejected`, `timeout`, `withdrawn`, or what a later engine says. Only an approved or edited
+    `text` may be sent; `draft` is what the AI wrote. `until` has its zone."""
+
+    approval_id: int
+    status: str
+    text: str
+    draft: str
+    reason: str | None = None
+    until: AwareDatetime
+
+
 class AgentData(Reply):
     """Everything an agent needs to go on with a conversation. `user_interaction_timeout` in seconds;
-    `returns_to` is the task to which `back` leads, None where it leads nowhere."""
+    `returns_to` is the task to which `back` leads, None where it leads nowhere. `approval_required`: what
+    the model writes is put before a person, and nothing of it is sent before."""
 
     conversation_id: str
     contact_id: str
@@ -167,6 +181,13 @@ class AgentData(Reply):
     allow_interruptions_on_start: bool = True
     allow_interruptions: bool = True
     user_interaction_timeout: float | None = None
+    approval_required: bool = False
+    approval: ApprovalState | None = None
+
+    @property
+    def is_with_person(self) -> bool:
+        """Whether a person talks to the user now: then no model does."""
+        return self.task_status in ("connected", "human")
 
 
 class TaskChanged(AgentData):
@@ -209,6 +230,21 @@ class TaskRefused(Reply):
 ChangeTaskReply: TypeAlias = Annotated[TaskChanged | TaskRefused, Field(discriminator="result")]
 
 
+class TextRefused(Reply):
+    """A text was not put before a person, or a decision not taken: what `approval` says holds."""
+
+    result: Literal[False]
+    code: str
+    reason: str
+    accepted: tuple[str, ...] = ()
+    task_name: str = ""
+    task_status: str | None = None
+    approval: ApprovalState | None = None
+
+
+HumanTaskReply: TypeAlias = AgentData | TextRefused
+
+
 # --- dialogue and memory ---------------------------------------------------------------------------
 
 
@@ -235,6 +271,7 @@ class PromptReply(Notified):
     parts: PromptParts
     memory_fresh: bool
     suggested_tasks: tuple[str, ...] = ()
+    approval: ApprovalState | None = None
 
 
 class UtteranceReply(Notified):

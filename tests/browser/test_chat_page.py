@@ -8,13 +8,16 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.async_api import Dialog, Page, async_playwright
 
 from adapters.models.fake_openai import FakeOpenAI
+from adapters.models.scripted import Says
 from tests.browser.console import CHROMIUM, FLAGS, WITHIN_MS
 from tests.channels.chat.desk import ACCIDENT, BELT, PERSON, SUNNY, desk_model, rows
 from tests.channels.chat.harness import running_chat
+from tests.channels.chat.test_held_texts import CHECKED, DRAFT, QUESTION, agent_of
 from tests.service_process import running_service
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("default")]
@@ -125,3 +128,24 @@ async def test_the_page_plays_the_whole_desk(
                     assert errors == []
                     assert asked
                     assert all(path.startswith("/") for path in asked)
+
+
+@pytest.mark.skipif(not CHROMIUM and not os.environ.get("CI"), reason="chromium is not installed")
+async def test_the_page_says_that_a_person_reads_the_answer(tmp_path: Path) -> None:  # C12, C15
+    with running_service(tmp_path / "engine") as engine_url:
+        async with httpx.AsyncClient(base_url=engine_url) as engine:
+            row = await agent_of(engine)
+        async with running_chat(tmp_path, [Says(DRAFT)], engine_url=engine_url) as chat:
+            await chat.add(row)
+            async with opened(f"ws://127.0.0.1:{chat.port}", []) as (page, errors, _):
+                await page.locator("#text").fill(QUESTION)
+                await page.keyboard.press("Enter")
+                waiting = page.locator("p.waiting", has_text=CHECKED)
+                await waiting.wait_for()
+                assert DRAFT not in await page.locator("#log").inner_text()
+                path = f"/v1/chat/sessions/{await page.evaluate('session')}/human"
+                assert (await chat.http.post(path, json={"outcome": "approved"})).status_code == 200
+                await page.locator("p.agent", has_text=DRAFT).wait_for()
+                await page.locator("p.note", has_text="desk_agent: done").wait_for()
+                assert await waiting.count() == 0
+                assert errors == []

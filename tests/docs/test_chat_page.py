@@ -74,7 +74,7 @@ def test_the_tool_of_the_page_is_one() -> None:  # C11
     assert [type(node).__name__ for node in ast.parse(code).body] == ["ImportFrom", "FunctionDef"]
 
 
-@pytest.mark.parametrize("word", ["hello", "message", "confirm", "4001"])
+@pytest.mark.parametrize("word", ["hello", "message", "confirm", "4001", "approval"])
 def test_the_browser_client_speaks_the_protocol(word: str) -> None:  # C12
     page = (ROOT / "examples" / "chat.html").read_text("utf-8")
     assert word in page

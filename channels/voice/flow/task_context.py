@@ -96,7 +96,8 @@ class HumanTransfer:
 
     async def _report(self, outcome: client.HumanOutcome, reason: str | None) -> replies.AgentData | None:
         try:
-            return await self._engine.human_task(self._contact, outcome, reason)
+            reply = await self._engine.human_task(self._contact, outcome, reason)
+            return reply if isinstance(reply, replies.AgentData) else None
         except replies.EngineError as error:
             log.error("transfer_not_reported", reason=str(error))
             return None

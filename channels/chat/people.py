@@ -1,0 +1,159 @@
+"""People in a flow's session (C15): they take over and talk to the user, and decide on what the model wrote.
+
+In a task with approval a text of the model is kept in the session before the engine has it, and sent in the
+frame that ends its answer: whichever replica goes on with the answer finds it, and none sends it twice.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TypeAlias, get_args
+from uuid import uuid4
+
+import structlog
+
+from channels.chat.answering import Asked
+from channels.chat.frames import AnswerFrames
+from channels.chat.state import FlowRun, SessionState
+from channels.chat.wording import phrase
+from channels.engine_client import client
+from channels.engine_client.approvals import GIVEN_UP, Fate, HeldTexts
+from channels.engine_client.replies import (
+    AgentData,
+    ApprovalState,
+    EngineError,
+    RequestRefused,
+    StateConflict,
+    TextRefused,
+)
+from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide, RetryLater
+from flow_engine.ports.chat import ChatFrames, SessionRef
+from flow_engine.ports.clock import Clock
+from flow_engine.values import JsonValue, utc_text
+
+PersonsOutcome: TypeAlias = Literal[
+    "connected", "completed", "failed", "taken_over", "released", client.Decision
+]
+_DECISIONS: Final = get_args(client.Decision)
+
+log: Any = structlog.get_logger("flow_engine.chat")
+
+
+class People:
+    def __init__(
+        self, engine: client.EngineClient, clock: Clock, new_id: Callable[[], str] = lambda: uuid4().hex
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._new_id = new_id
+
+    async def report(
+        self,
+        contact: client.Contact,
+        src: client.Source,
+        body: str,
+        *,
+        kind: client.MessageType = "message",
+        message_id: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Tell the engine what was said; nothing of an empty text. Raises EngineError."""
+        if body.strip():
+            at = self._clock.now()
+            said = client.Utterance(message_id or self._new_id(), at, src, body, kind, src_name=name)
+            await self._engine.utterance(contact, said)
+
+    async def act(
+        self,
+        ref: SessionRef,
+        state: SessionState,
+        frames: ChatFrames,
+        *,
+        outcome: PersonsOutcome | None,
+        text: str | None,
+        name: str | None,
+        reason: str | None,
+        approval_id: int | None,
+    ) -> Mapping[str, JsonValue]:
+        """Pass what a person does, or says, on to the engine and to the user. A decision goes to the engine
+        alone: the answer that waits for it shows the text. The task and its status as they are then; of a
+        decision also its `result`, with `code` and `reason` where it was not taken.
+
+        Raises ReloadAndDecide for a session without a flow, or a conversation that does not take it now;
+        CorrectTheInput, LookElsewhere and RetryLater as the engine has it.
+        """
+        if state.flow is None:
+            raise ReloadAndDecide("no_flow", "no flow goes on in this session")
+        contact = contact_of(state.flow)
+        shown = AnswerFrames(frames, ref, f"human-{self._new_id()}", None, name)
+        task: dict[str, JsonValue] = {}
+        try:
+            if outcome is not None and outcome in _DECISIONS:
+                data = await self._engine.human_task(
+                    contact, outcome, reason, text=text, approval_id=approval_id
+                )
+                return _decision(data)
+            if outcome is not None:
+                data = await self._engine.human_task(contact, outcome, reason)
+                if isinstance(data, AgentData):
+                    task = _status(data)
+                    await shown.note(task_note(state.flow, data))
+            if text is not None:
+                await self.report(contact, "agent", text, name=name)
+                await shown.whole(text)
+        except EngineError as error:
+            raise _as_core(error) from error
+        await shown.finish("done", {"event": "human"})
+        return task
+
+    def texts(self, flow: FlowRun) -> HeldTexts:
+        return HeldTexts(self._engine, contact_of(flow), self._clock.now)
+
+    async def awaited(self, asked: Asked, flow: FlowRun, known: ApprovalState) -> tuple[Fate, ApprovalState]:
+        """What becomes of the text that the engine has; the user is told meanwhile that somebody reads it.
+        Raises EngineError, LeaseLost, RetryLater."""
+        if known.status == "waiting":
+            waiting: dict[str, JsonValue] = {"event": "approval", "status": "waiting"}
+            message = phrase("checked", asked.state.language)
+            await asked.frames.note({**waiting, "message": message, "until": utc_text(known.until)})
+        return await self.texts(flow).decided(known)
+
+    async def give_up(self, state: SessionState) -> None:
+        """As `FlowTalk` has it."""
+        flow = state.flow
+        if flow is None or flow.held is None:
+            return
+        flow.held = None
+        try:
+            await self.texts(flow).give_up(GIVEN_UP)
+        except EngineError as error:
+            log.warning("text_not_given_up", reason=str(error))
+
+
+def contact_of(flow: FlowRun) -> client.Contact:
+    return client.Contact(flow.conversation, flow.contact)
+
+
+def task_note(flow: FlowRun, data: AgentData) -> Mapping[str, JsonValue]:
+    """The content of a state frame that tells the task."""
+    named: dict[str, JsonValue] = {"flow_id": flow.flow_id, "conversation": flow.conversation}
+    return {"event": "task", **named, "contact": flow.contact, **_status(data)}
+
+
+def _status(data: AgentData) -> dict[str, JsonValue]:
+    return {"task": data.task_name, "task_type": data.task_type, "task_status": data.task_status}
+
+
+def _decision(reply: AgentData | TextRefused) -> Mapping[str, JsonValue]:
+    if isinstance(reply, TextRefused):
+        refused = {"result": False, "code": reply.code, "reason": reply.reason}
+        return {"task": reply.task_name, "task_status": reply.task_status, **refused}
+    return {**_status(reply), "result": True}
+
+
+def _as_core(error: EngineError) -> CorrectTheInput | LookElsewhere | ReloadAndDecide | RetryLater:
+    """The engine's refusal as a client of the chat gets it."""
+    detail = error.problem.detail if error.problem else str(error)
+    if isinstance(error, StateConflict):
+        return ReloadAndDecide(error.code or "state_conflict", detail)
+    if isinstance(error, RequestRefused):
+        return CorrectTheInput(error.code or "engine_refused", detail)
+    return RetryLater("engine_unavailable", "the flow engine does not answer")
