@@ -292,7 +292,7 @@ function MomentPanel(props: {
   const upTo = steps.filter((step) => step.seq <= seq);
   return (
     <Tabs.Root defaultValue="state" className="card stack">
-      <Tabs.List className="tabs" aria-label={say("moment")}>
+      <Tabs.List className="tabs scrolling" aria-label={say("moment")}>
         <Tabs.Trigger className="tab" value="state">
           {say("state")}
         </Tabs.Trigger>
