@@ -15,6 +15,7 @@
 # make proof-rollout  a tag split over 10,000 conversations: shares, sides, and a worse version rolled back
 # make bench  round trips, throughput and memory, measured on this machine, against budgets
 # make bench-voice  how many calls one core holds
+# make bench-console  first load, a slow line, 300 tasks and 10,000 conversations, in a real Chromium
 # make bench-gateway  what the gateway adds to a request, beside a bare relay and LiteLLM's proxy
 # make lock   write the lock files anew (needs uv)
 
@@ -25,7 +26,7 @@ PORT ?= 8080
 WORKERS ?= 3
 BIN := .venv/bin
 
-.PHONY: run console test long conformance browser clients check proof proof-journal proof-mail proof-replay proof-rollout bench bench-voice bench-gateway lock
+.PHONY: run console test long conformance browser clients check proof proof-journal proof-mail proof-replay proof-rollout bench bench-voice bench-console bench-gateway lock
 
 run: .venv/run.stamp
 	@$(BIN)/python console/build.py & exec $(BIN)/flow-engine serve --host $(HOST) --port $(PORT)
@@ -79,6 +80,10 @@ bench: .venv/dev.stamp
 
 bench-voice: .venv/dev.stamp
 	$(BIN)/python -m benchmarks.voice
+
+bench-console: .venv/dev.stamp
+	$(BIN)/python console/build.py
+	$(BIN)/python -m benchmarks.console
 
 bench-gateway: .venv/dev.stamp
 	$(BIN)/python -m benchmarks.gateway --litellm

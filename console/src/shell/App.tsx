@@ -1,7 +1,8 @@
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { lazy, type ReactNode, Suspense, useEffect, useMemo, useState } from "react";
+import { type ComponentType, lazy, type ReactNode, Suspense, useEffect, useMemo, useState } from "react";
 import { BrowserRouter, Navigate, Route, Routes } from "react-router";
 import { Refused } from "../api/client";
+import FlowsPage from "../flows/FlowsPage";
 import { type Dictionary, dictionaryOf, type Language, languageOf, SpeechContext } from "../i18n";
 import { english } from "../i18n/en";
 import { ErrorBoundary } from "./ErrorBoundary";
@@ -9,13 +10,18 @@ import { Layout } from "./Layout";
 import { Session } from "./Session";
 import { Loading, NotFound } from "./states";
 
-const FlowsPage = lazy(() => import("../flows/FlowsPage"));
-const FlowPage = lazy(() => import("../flows/FlowPage"));
-const VersionPage = lazy(() => import("../flows/VersionPage"));
-const ConversationsPage = lazy(() => import("../conversations/ConversationsPage"));
-const ConversationPage = lazy(() => import("../conversations/ConversationPage"));
-const PublishingPage = lazy(() => import("../publishing/PublishingPage"));
-const OperationsPage = lazy(() => import("../operations/OperationsPage"));
+/** A page of its own file; that of the address is fetched at once, not only when the session is known. */
+function page(address: RegExp, load: () => Promise<{ default: ComponentType }>): ComponentType {
+  if (address.test(window.location.pathname)) void load();
+  return lazy(load);
+}
+
+const FlowPage = page(/\/flows\/[^/]+$/, () => import("../flows/FlowPage"));
+const VersionPage = page(/\/versions\//, () => import("../flows/VersionPage"));
+const ConversationsPage = page(/\/conversations$/, () => import("../conversations/ConversationsPage"));
+const ConversationPage = page(/\/conversations\//, () => import("../conversations/ConversationPage"));
+const PublishingPage = page(/\/publishing$/, () => import("../publishing/PublishingPage"));
+const OperationsPage = page(/\/operations$/, () => import("../operations/OperationsPage"));
 
 /** What was refused is refused again; a lost connection is tried until it is back. */
 function newQueries(): QueryClient {

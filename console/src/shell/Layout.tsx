@@ -1,9 +1,11 @@
-import { DropdownMenu } from "radix-ui";
-import type { ReactNode } from "react";
+import { lazy, type ReactNode, Suspense } from "react";
 import { NavLink } from "react-router";
-import { LANGUAGES, type Language, useSpeech, useText } from "../i18n";
+import { useText } from "../i18n";
+import { Button } from "./kit";
 import { useSession } from "./Session";
-import { THEMES, type Theme, useTheme } from "./theme";
+
+/** After the page itself: menus are a quarter of what it would take to show the first one. */
+const Settings = lazy(() => import("./Settings"));
 
 /** The bar with the main navigation, at the bottom of narrow screens, and the page. */
 export function Layout({ children }: { readonly children: ReactNode }): ReactNode {
@@ -23,7 +25,17 @@ export function Layout({ children }: { readonly children: ReactNode }): ReactNod
           <NavLink to="/conversations">{say("conversations")}</NavLink>
           <NavLink to="/operations">{say("operations")}</NavLink>
         </nav>
-        <Settings />
+        <Suspense
+          fallback={
+            <Button kind="bare" disabled aria-label={say("settings")}>
+              <Initial />
+            </Button>
+          }
+        >
+          <Settings>
+            <Initial />
+          </Settings>
+        </Suspense>
       </header>
       <main id="content" tabIndex={-1}>
         {children}
@@ -42,60 +54,12 @@ function Mark(): ReactNode {
   );
 }
 
-const THEME_TEXTS = { system: "themeSystem", light: "themeLight", dark: "themeDark" } as const;
-
-function Settings(): ReactNode {
-  const say = useText("shell");
-  const { who, signOut } = useSession();
-  const { language, speak } = useSpeech();
-  const [theme, setTheme] = useTheme();
+/** Of the name of who is signed in. */
+function Initial(): ReactNode {
+  const { who } = useSession();
   return (
-    <DropdownMenu.Root modal={false}>
-      <DropdownMenu.Trigger className="button bare" aria-label={say("settings")}>
-        <span className="initial" aria-hidden="true">
-          {who.name.slice(0, 1).toUpperCase()}
-        </span>
-      </DropdownMenu.Trigger>
-      <DropdownMenu.Portal>
-        <DropdownMenu.Content className="menu" align="end" sideOffset={6}>
-          <DropdownMenu.Label className="menu-label">
-            {say("signedInAs", { name: who.name, tenant: who.tenantId })}
-          </DropdownMenu.Label>
-          <DropdownMenu.Separator className="menu-line" />
-          <DropdownMenu.Label className="menu-label">{say("theme")}</DropdownMenu.Label>
-          <DropdownMenu.RadioGroup value={theme} onValueChange={(next) => setTheme(next as Theme)}>
-            {THEMES.map((each) => (
-              <Choice key={each} value={each}>
-                {say(THEME_TEXTS[each])}
-              </Choice>
-            ))}
-          </DropdownMenu.RadioGroup>
-          <DropdownMenu.Separator className="menu-line" />
-          <DropdownMenu.Label className="menu-label">{say("language")}</DropdownMenu.Label>
-          <DropdownMenu.RadioGroup value={language} onValueChange={(next) => speak(next as Language)}>
-            {Object.entries(LANGUAGES).map(([code, name]) => (
-              <Choice key={code} value={code}>
-                {name}
-              </Choice>
-            ))}
-          </DropdownMenu.RadioGroup>
-          <DropdownMenu.Separator className="menu-line" />
-          <DropdownMenu.Item className="menu-item" onSelect={signOut}>
-            {say("signOut")}
-          </DropdownMenu.Item>
-        </DropdownMenu.Content>
-      </DropdownMenu.Portal>
-    </DropdownMenu.Root>
-  );
-}
-
-function Choice({ value, children }: { readonly value: string; readonly children: ReactNode }): ReactNode {
-  return (
-    <DropdownMenu.RadioItem className="menu-item" value={value}>
-      <span className="tick">
-        <DropdownMenu.ItemIndicator>✓</DropdownMenu.ItemIndicator>
-      </span>
-      {children}
-    </DropdownMenu.RadioItem>
+    <span className="initial" aria-hidden="true">
+      {who.name.slice(0, 1).toUpperCase()}
+    </span>
   );
 }
