@@ -6,7 +6,6 @@ read, those of its references (`checks.py`).
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -32,7 +31,10 @@ _PLAIN_JSON = (
     orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
 
-_MANY_DIGITS = re.compile(rb"[0-9]{19}")
+_CONTAINERS = (dict, list)
+
+_DIGITS_AS_ZEROS = bytes(b"0"[0] if chr(byte).isdigit() and byte < 128 else b" "[0] for byte in range(256))
+_MANY_DIGITS = b"0" * 19
 
 D = TypeVar("D", bound=Document)
 
@@ -128,7 +130,7 @@ def parse_json(body: bytes, limits: DocumentLimits | None = None) -> object:
 def changed_integers(body: bytes) -> list[Finding]:
     """An error for each integer of a JSON text that `parse_json` accepts and no reader would give back: JSON
     readers make a float of what 64 bits cannot hold."""
-    if _MANY_DIGITS.search(body) is None:
+    if _MANY_DIGITS not in body.translate(_DIGITS_AS_ZEROS):  # ten times as fast as a pattern
         return []
     findings: list[Finding] = []
     waiting: list[tuple[object, str]] = [(json.loads(body, parse_int=_Integer, parse_float=str), "")]
@@ -181,17 +183,18 @@ def _check_size(size: int, limits: DocumentLimits) -> None:
 
 
 def _check_depth(raw: object, limits: DocumentLimits) -> None:
-    level: list[Any] = [raw] if isinstance(raw, dict | list) else []
+    level: list[Any] = [raw] if isinstance(raw, _CONTAINERS) else []
     depth = 0
     while level:
         depth += 1
         if depth > limits.max_depth:
             raise _too_deep(limits)
-        level = [inner for outer in level for inner in _members(outer) if isinstance(inner, dict | list)]
-
-
-def _members(container: Any) -> Any:
-    return cast("dict[object, object]", container).values() if isinstance(container, dict) else container
+        level = [
+            inner
+            for outer in level
+            for inner in cast("list[Any]", outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, _CONTAINERS)
+        ]
 
 
 def _too_deep(limits: DocumentLimits) -> CorrectTheInput:

@@ -7,12 +7,12 @@ break.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from itertools import islice
-from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin
 from urllib.parse import urlsplit
 
 import pydantic
@@ -54,6 +54,24 @@ class Document(pydantic.BaseModel):
     def accepted_properties(cls) -> tuple[str, ...]:
         """The properties that mean something in such an object; none where any property may stand."""
         return () if cls.OPEN else (*map(property_name, cls.model_fields), *cls.ALSO_READ)
+
+    @classmethod
+    @cache
+    def attributes_with(cls, *kinds: type) -> tuple[str, ...]:
+        """The attributes in whose values objects of these types may stand; empty where there are none."""
+        annotations = ((name, field.annotation) for name, field in cls.model_fields.items())
+        return tuple(
+            name for name, a in annotations if any(t is object or issubclass(t, kinds) for t in _types_in(a))
+        )
+
+
+def _types_in(annotation: object) -> Iterator[type]:
+    if isinstance(annotation, type) and not get_args(annotation):
+        yield annotation
+    elif get_origin(annotation) is not Literal:
+        parts = get_args(annotation)
+        for part in parts[:1] if get_origin(annotation) is Annotated else parts:
+            yield from _types_in(part)
 
 
 def wrong_type(expected: str, value: object) -> PydanticCustomError:

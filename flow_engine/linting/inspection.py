@@ -1,9 +1,9 @@
 """A version with what several rules ask of it, each worked out once and only when asked for."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias
 
 from flow_engine import documents
 from flow_engine.conditions import language, review, syntax
@@ -21,9 +21,6 @@ MOST_BITS = 6
 MANY_MOVES = 2_000
 """Connections of a version beyond which they are not told apart."""
 
-_PLAIN = frozenset({str, int, float, bool, type(None)})
-"""Types of values that hold no objects."""
-
 
 def usable_values(variable: documents.Variable) -> list[str | int | float]:
     """The members of an enum that can be stored: a blank text is no value (F5)."""
@@ -37,8 +34,7 @@ class PlacedTemplate:
     template: Template
 
 
-@dataclass(frozen=True, slots=True)
-class ToolParameterUse:
+class ToolParameterUse(NamedTuple):
     """A parameter of a tool that a task selects. `place` has the numbers of the task, the selection, the tool
     and the parameter; `variable` is the one that the value comes from, None for fixed values, prompts and
     unknown variables.
@@ -374,28 +370,37 @@ class Inspection:
         )
 
     @cached_property
-    def objects(self) -> tuple[tuple[documents.Document, tuple[str | int, ...]], ...]:
-        """Every object of the version, itself among them, each with the parts of its RFC 6901 pointer."""
-        waiting: list[tuple[object, tuple[str | int, ...]]] = [(self.version, ())]
-        found: list[tuple[documents.Document, tuple[str | int, ...]]] = []
+    def objects(self) -> Sequence[documents.Document]:
+        """Every object of the version, itself among them, in the order of the document."""
+        waiting: list[documents.Document] = [self.version]
+        found: list[documents.Document] = []
         while waiting:
-            value, place = waiting.pop()
-            parts: Iterable[tuple[str | int, object]] = ()
-            if isinstance(value, documents.Document):
-                found.append((value, place))
-                held = value.model_fields_set
-                parts = [
-                    (property_name(name), part)
-                    for name, part in vars(value).items()
-                    if type(part) not in _PLAIN and name in held
-                ]
-            elif isinstance(value, tuple):
-                parts = enumerate(cast("tuple[object, ...]", value))
-            elif isinstance(value, dict):
-                parts = cast("dict[str, object]", value).items()
-            inside = [(part, (*place, name)) for name, part in parts if part and type(part) not in _PLAIN]
-            waiting += reversed(inside)
-        return tuple(found)
+            found.append(waiting.pop())
+            for _, parts in reversed(_parts_of(found[-1])):
+                if isinstance(parts, tuple):
+                    waiting += parts[::-1]
+                elif isinstance(parts, dict):
+                    waiting += reversed(parts.values())
+                elif isinstance(parts, documents.Document):
+                    waiting.append(parts)
+        return found
+
+    @cached_property
+    def _places(self) -> Mapping[int, tuple[str | int, ...]]:
+        places: dict[int, tuple[str | int, ...]] = {id(self.version): ()}
+        for whole in self.objects:
+            for name, parts in _parts_of(whole):
+                place = (*places[id(whole)], name)
+                if isinstance(parts, tuple | dict):
+                    items = enumerate(parts) if isinstance(parts, tuple) else parts.items()
+                    places |= {id(part): (*place, key) for key, part in items}
+                else:
+                    places[id(parts)] = place
+        return places
+
+    def place_of(self, part: documents.Document, *below: str) -> str:
+        """Of one of the objects, or of what is below it: an RFC 6901 pointer."""
+        return pointer(*self._places[id(part)], *below)
 
     def speech(self) -> Iterator[tuple[str, documents.BaseSttConfig | documents.BaseTtsConfig]]:
         """The settings of recognisers and voices, each with its RFC 6901 pointer."""
@@ -409,6 +414,17 @@ class Inspection:
             for number, entry in enumerate(config.language_custom_config or ()):
                 if entry.config is not None:
                     yield f"{place}/languageCustomConfig/{number}/config", entry.config
+
+
+_Parts: TypeAlias = (
+    tuple[documents.Document, ...] | Mapping[str, documents.Document] | documents.Document | None
+)
+
+
+def _parts_of(whole: documents.Document) -> list[tuple[str, _Parts]]:
+    """What the document holds right below one of its objects, by property."""
+    names, held = whole.attributes_with(documents.Document), whole.model_fields_set
+    return [(property_name(name), getattr(whole, name)) for name in names if name in held]
 
 
 Rule: TypeAlias = Callable[[Inspection], Findings]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import cast
+from typing import TypeAlias, cast
 
 from flow_engine.conditions.evaluation import Condition
 from flow_engine.conditions.language import ConditionMistake
@@ -17,6 +17,9 @@ from flow_engine.values import VariableIndex, VariableSpec
 from flow_engine.vocabulary import Advance, TaskType
 
 DAY_S = 24 * 60 * 60
+
+Writers: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+"""Tasks, by id and in the order of the document, each with the names of tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class CompiledFlow:
     hears: frozenset[str]
     ageing: Mapping[str, VariableSpec]
     contested: Mapping[str, VariableSpec]
-    writers: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]
+    writers: Mapping[str, Writers]
 
     @property
     def masks_cards(self) -> bool:
@@ -138,7 +141,7 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         ),
         ageing={spec.id: spec for spec in variables if spec.fresh_for is not None},
         contested={spec.id: spec for spec in variables if spec.precedence is not None},
-        writers={var_id: _writers_of(version, var_id) for plan in plans.values() for var_id in plan.required},
+        writers=_writers_of(version),
     )
 
 
@@ -152,21 +155,19 @@ def miner_settings(version: FlowVersion, task: Task) -> Mapping[str, object]:
     return merged
 
 
-def _writers_of(version: FlowVersion, var_id: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    is_custom = any(variable.id == var_id and variable.type == "custom" for variable in version.variables)
-    chosen = [
-        (task.id, [tool for selection in task.mcp_tool_selection for tool in selection.selected_tools])
-        for task in version.tasks
-    ]
-    named = any(var_id in (tool.written or ()) for _, tools in chosen for tool in tools)
-    found = (
-        (
-            task_id,
-            tuple(t.tool_name for t in tools if t.may_write(var_id) and (t.written is not None or not named)),
-        )
-        for task_id, tools in chosen
-    )
-    return tuple((task_id, tools) for task_id, tools in found if tools and (named or is_custom))
+def _writers_of(version: FlowVersion) -> dict[str, Writers]:
+    naming: dict[str, dict[str, list[str]]] = {}
+    silent: dict[str, list[str]] = {}
+    for task in version.tasks:
+        for tool in (tool for selection in task.mcp_tool_selection for tool in selection.selected_tools):
+            written = tool.written
+            for by_task in (silent,) if written is None else [naming.setdefault(v, {}) for v in written]:
+                by_task.setdefault(task.id, []).append(tool.tool_name)
+    of_custom = {variable.id: silent for variable in version.variables if variable.type == "custom"}
+    return {
+        var_id: tuple((task_id, tuple(tools)) for task_id, tools in by_task.items())
+        for var_id, by_task in (of_custom | naming).items()
+    }
 
 
 def _conditions_of(version: FlowVersion, variables: VariableIndex) -> dict[str, Condition]:

@@ -28,7 +28,16 @@ from flow_engine.templates.names import (
     root_of,
     value_of,
 )
-from flow_engine.templates.parsing import FORBIDDEN, JAVASCRIPT, REFERENCE_AS_VALUE, UNKNOWN_NAME, Problem
+from flow_engine.templates.parsing import (
+    FORBIDDEN,
+    JAVASCRIPT,
+    MAX_DEPTH,
+    REFERENCE_AS_VALUE,
+    UNKNOWN_NAME,
+    Problem,
+    UnusableTemplate,
+    too_deep,
+)
 
 _PRIVATE_BUT_DATA = "_id"
 """The one attribute with an underscore that templates may name: how documents call their identifier."""
@@ -77,20 +86,13 @@ class Expressions:
         self.uses: list[VariableUse] = []
         self.names: Mapping[str, int] = {}
         self.operations = 0
+        self.depth = 0
         self.reads: set[tuple[str, ...]] = set()
         self._read_by_path = False
 
     # Names and paths
 
     def visit_Name(self, node: nodes.Name) -> Expression:
-        if "." in node.name:
-            path, expression = _compiled_path(node.name)
-            self.operations += path.operations - 1  # one is counted already
-            self.reads |= path.reads
-            self.uses += [VariableUse(node.lineno, use.key, use.label) for use in path.uses]
-            for found, of_path in ((self.problems, path.problems), (self.suspicions, path.suspicions)):
-                found += [Problem(node.lineno, problem.code, problem.message) for problem in of_path]
-            return expression
         slot = self.names.get(node.name)
         if slot is not None:
             return lambda frame: frame.slots[slot]
@@ -109,6 +111,18 @@ class Expressions:
             hint = f"{node.name!r} is unknown; templates know {', '.join(ROOT_NAMES)}"
         self._suspect(node, JAVASCRIPT if node.name in _JAVASCRIPT_WORDS else UNKNOWN_NAME, hint)
         return _always(values.unknown(label_of(node)))
+
+    def path(self, dotted: str, line: int) -> Expression:
+        """A path without brackets, such as `$tenant.name`. Raises `UnusableTemplate` where it is too deep."""
+        known, expression = _compiled_path(dotted)
+        if self.depth + known.operations > MAX_DEPTH:  # each operation is a level
+            raise UnusableTemplate(too_deep(line))
+        self.operations += known.operations
+        self.reads |= known.reads
+        self.uses += [VariableUse(line, use.key, use.label) for use in known.uses]
+        self.problems += [Problem(line, problem.code, problem.message) for problem in known.problems]
+        self.suspicions += [Problem(line, problem.code, problem.message) for problem in known.suspicions]
+        return expression
 
     def visit_Getattr(self, node: nodes.Getattr) -> Expression:
         if node.attr.startswith("_") and node.attr != _PRIVATE_BUT_DATA:
@@ -159,13 +173,23 @@ class Expressions:
 
     def compile(self, node: nodes.Node) -> Expression:
         """The method of the node's exact class, so that no node passes for its base class."""
-        self.operations += 1
         visit: Callable[[Any], Expression] | None = getattr(self, f"visit_{type(node).__name__}", None)
         if visit is not None:
-            return visit(node)
+            self.descend(node)
+            compiled = visit(node)
+            self.depth -= 1
+            return compiled
+        self.operations += 1
         sign = getattr(node, "operator", None)
         self.forbid(node, f"{sign or type(node).__name__.lower()!r} does not exist in these expressions")
         return _nothing
+
+    def descend(self, node: nodes.Node) -> None:
+        """Count an operation, one level below the last. Raises `UnusableTemplate` where that is too deep."""
+        self.operations += 1
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise UnusableTemplate(too_deep(node.lineno or 1))
 
     def visit_Const(self, node: nodes.Const) -> Expression:
         return _always(node.value)
@@ -244,6 +268,8 @@ class Expressions:
                 REFERENCE_AS_VALUE,
                 f"{label_of(node)} is a reference, never its value; write {instead}",
             )
+        if isinstance(node, nodes.Name) and "." in node.name:
+            return self.path(node.name, node.lineno)
         return self.compile(node)
 
     # Filters, tests, calls

@@ -1,7 +1,7 @@
 """The `$` names: what they stand for, and how a path is told to people."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jinja2 import nodes
@@ -68,7 +68,7 @@ def root_of(node: nodes.Node) -> str:
     """The name that a path starts with, empty for what is not a path."""
     while isinstance(node, (nodes.Getattr, nodes.Getitem)):
         node = node.node
-    return node.name if isinstance(node, nodes.Name) else ""
+    return node.name.partition(".")[0] if isinstance(node, nodes.Name) else ""
 
 
 def path_of(node: nodes.Node) -> tuple[str, ...]:
@@ -98,13 +98,11 @@ def label_of(node: nodes.Node) -> str:
     return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
 
 
-def suspicions_in_prose(plain: str, line: int) -> Iterator[Problem]:
-    """`${vars.x}` outside of any tag, which is text like any other."""
+def suspicions_in_prose(plain: str, last_line: int) -> tuple[Problem, ...]:
+    """The first `${vars.x}` outside of any tag, which is text like any other; empty without one.
+    `last_line` is where the prose ends."""
     match = _JAVASCRIPT_IN_PROSE.search(plain)
     if match is None:
-        return
-    yield Problem(
-        line + plain.count("\n", 0, match.start()),
-        JAVASCRIPT,
-        f"{match[0][:_LONGEST_LABEL]!r} is JavaScript and stays as it is; write {{{{ $name.key }}}}",
-    )
+        return ()
+    shown = f"{match[0][:_LONGEST_LABEL]!r} is JavaScript and stays as it is; write {{{{ $name.key }}}}"
+    return (Problem(last_line - plain.count("\n", match.start()), JAVASCRIPT, shown),)

@@ -8,7 +8,8 @@ occurs in Jinja, are tokens too: they are found exactly where they are code, nev
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2 import lexer as jinja_lexer
@@ -62,21 +63,15 @@ _FLOAT = re.compile(r"(?<!\.)[0-9]{1,15}\.[0-9]{1,15}(?![0-9])")
 _JAVASCRIPT = re.compile(r"===|!==|&&|\|\||\?\.|\?\?|=>|\$\{|[`?]|!(?!=)")
 _SCRIPT = "javascript"
 _PATH = "path"
-_PATH_OUTPUT = re.compile(
-    _PROSE
-    + r"(\{\{)(\s*)"
-    + r"(\$[A-Za-z_][A-Za-z_0-9]{0,60}+(?:\.[A-Za-z_][A-Za-z_0-9]{0,60}+){0,7}+)"
-    + r"(\s*)(\}\})"
+_RUN = "run"
+_TAG = "tag"
+_LONE_PATH = r"\$[A-Za-z_][A-Za-z_0-9]{0,60}+(?:\.[A-Za-z_][A-Za-z_0-9]{0,60}+){0,7}+"
+_PROSE_AND_PATH = re.compile(_PROSE + rf"\{{\{{([ \t]*+)({_LONE_PATH})([ \t]*+)\}}\}}")
+"""Prose and, behind it, nothing but a path in braces. Longer and other names go by the rules of tokens."""
+_PROSE_AND_BLOCK = re.compile(
+    _PROSE + rf"(\{{%[ \t]*+(?:(?:el)?if[ \t]++{_LONE_PATH}|else|endif|endfor)[ \t]*+%\}})"
 )
-"""Prose and, behind it, nothing but a path in braces. Longer and other names go by the rules of tags."""
-_PATH_TOKENS = (
-    jinja_lexer.TOKEN_DATA,
-    jinja_lexer.TOKEN_VARIABLE_BEGIN,
-    jinja_lexer.TOKEN_WHITESPACE,
-    _PATH,
-    jinja_lexer.TOKEN_WHITESPACE,
-    jinja_lexer.TOKEN_VARIABLE_END,
-)
+"""Prose and, behind it, a condition that is nothing but a path, or the end of a block."""
 _PASSED_OVER = jinja_lexer.ignored_tokens | {jinja_lexer.TOKEN_RAW_BEGIN, jinja_lexer.TOKEN_RAW_END}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -133,29 +128,36 @@ class _DollarLexer(jinja_lexer.Lexer):
         # Up to the first tag, without a look at every alternative before every character.
         tag, data = self.rules["root"]
         prose = re.compile(tag.pattern.pattern.replace("(.*?)", _PROSE, 1), tag.pattern.flags)
-        path = data._replace(pattern=_PATH_OUTPUT, tokens=_PATH_TOKENS, command=None)
-        self.rules["root"] = [path, tag._replace(pattern=prose), data]
+        run = data._replace(pattern=re.compile(rf"(?:{_PROSE_AND_PATH.pattern})++"), tokens=_RUN)
+        block = data._replace(pattern=_PROSE_AND_BLOCK, tokens=(jinja_lexer.TOKEN_DATA, _TAG))
+        self.rules["root"] = [run, block, tag._replace(pattern=prose), data]
 
     def tokenize(
         self, source: str, name: str | None = None, filename: str | None = None, state: str | None = None
     ) -> jinja_lexer.TokenStream:
         """Lex all of it before the parser starts: limits hold early, JavaScript is told in full."""
-        tokens: list[tuple[int, str, str]] = []
+        tokens: list[tuple[int, str, Any]] = []
         scripts: list[Problem] = []
-        brackets = dots = 0
+        count = brackets = 0
         try:
-            for token in self.tokeniter(source, name, filename, state):
-                tokens.append(token)
-                line, kind, text = token
-                if kind == _SCRIPT:
+            for line, kind, text in self.tokeniter(source, name, filename, state):
+                count += 1
+                value: Any = text
+                if kind == _RUN:
+                    several, value = _run(line, text)
+                    count += several - 1
+                elif kind == _TAG:
+                    count += _block_tag(text)[0] - 1
+                elif kind == _SCRIPT:
                     scripts.append(
                         Problem(line, JAVASCRIPT, f"{text!r} is JavaScript; write {_INSTEAD[text]}")
                     )
                 elif kind == jinja_lexer.TOKEN_OPERATOR:
                     brackets += (text in "([{") - (text in ")]}")
-                elif kind == _PATH:  # counts as the names and dots that it is made of
-                    dots += text.count(".")
-                if len(tokens) + 2 * dots > MAX_TOKENS:
+                elif kind in _PASSED_OVER:
+                    continue
+                tokens.append((line, kind, value))
+                if count > MAX_TOKENS:
                     message = f"at most {MAX_TOKENS} tokens in a template"
                     raise UnusableTemplate(Problem(line, TOO_LARGE, message))
                 if brackets > MAX_BRACKETS:
@@ -170,12 +172,15 @@ class _DollarLexer(jinja_lexer.Lexer):
         return jinja_lexer.TokenStream(self.wrap(tokens, name, filename), name, filename)
 
     def wrap(
-        self, stream: Iterable[tuple[int, str, str]], name: str | None = None, filename: str | None = None
+        self, stream: Iterable[tuple[int, str, Any]], name: str | None = None, filename: str | None = None
     ) -> Iterator[jinja_lexer.Token]:
         for line, kind, text in stream:
-            if kind in _PASSED_OVER:
-                continue
-            if kind == jinja_lexer.TOKEN_NAME:
+            if kind == _RUN:
+                yield jinja_lexer.Token(line, jinja_lexer.TOKEN_DATA, text)
+            elif kind == _TAG:
+                for part, word in _block_tag(text)[1]:
+                    yield jinja_lexer.Token(line, part, word)
+            elif kind == jinja_lexer.TOKEN_NAME:
                 # `\w` knows more than names may have, such as `²`.
                 if not text.removeprefix("$").isidentifier():
                     raise TemplateSyntaxError(f"{text!r} is not a name", line)
@@ -210,11 +215,10 @@ class _DollarEnvironment(Environment):
 
 
 _ENVIRONMENT = _DollarEnvironment()
-_LEAVES = (nodes.TemplateData, nodes.Name, nodes.Const)
 
 
 class _Parser(Parser):
-    """Jinja's, with a lone path as one name with dots in it, which no other name has."""
+    """Jinja's, with a path alone in a tag as one name with dots in it, which no other name has."""
 
     def parse_tuple(self, *options: Any, **more: Any) -> nodes.Expr:
         token = self.stream.current
@@ -234,35 +238,45 @@ def parse(source: str) -> nodes.Template:
     """The syntax tree of any source; raises `UnusableTemplate`."""
     try:
         # `Parser.parse` would walk the tree once more, to note an environment that nothing asks for.
-        tree = nodes.Template(_Parser(_ENVIRONMENT, source).subparse(), lineno=1)
+        return nodes.Template(_Parser(_ENVIRONMENT, source).subparse(), lineno=1)
     except TemplateSyntaxError as error:
         message = error.message or "not a template"
         code = UNCLOSED if _END_MISSING.search(message) or _is_unclosed(source) else SYNTAX
         raise UnusableTemplate(Problem(error.lineno, code, message)) from error
     except RecursionError as error:
         # Chains such as `not not not …` recurse in the parser without brackets to count beforehand.
-        raise UnusableTemplate(_too_deep(1)) from error
-    waiting: list[tuple[nodes.Node, int]] = [(tree, 0)]
-    while waiting:
-        node, depth = waiting.pop()
-        if isinstance(node, nodes.Name):
-            depth += node.name.count(".")
-        if depth > MAX_DEPTH:
-            raise UnusableTemplate(_too_deep(node.lineno or 1))
-        if isinstance(node, _LEAVES):
-            continue
-        for field in node.fields:
-            part = getattr(node, field)
-            if isinstance(part, nodes.Node):
-                waiting.append((part, depth + 1))
-            elif isinstance(part, list):
-                children = cast("list[object]", part)
-                waiting += [(child, depth + 1) for child in children if isinstance(child, nodes.Node)]
-    return tree
+        raise UnusableTemplate(too_deep(1)) from error
 
 
-def _too_deep(line: int) -> Problem:
+def too_deep(line: int) -> Problem:
+    """The error of a syntax tree with more than `MAX_DEPTH` levels, by the line where the next one begins."""
     return Problem(line, TOO_DEEP, f"at most {MAX_DEPTH} levels of blocks, operators and filters")
+
+
+Run: TypeAlias = tuple[tuple[int, str, str], ...]
+"""What a node of data holds where paths in braces stand in prose: each with its line, behind its prose."""
+
+
+def _run(line: int, text: str) -> tuple[int, Run]:
+    """Prose and paths, with how many tokens the other rules make of them, white space and dots among them."""
+    found: list[tuple[int, str, str]] = []
+    count = 0
+    for prose, before, path, after in _PROSE_AND_PATH.findall(text):
+        count += 3 + bool(prose) + bool(before) + bool(after) + 2 * path.count(".")
+        line += prose.count("\n")
+        found.append((line, prose, path))
+    return count, tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _block_tag(tag: str) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """The tokens of such a tag as `_PROSE_AND_BLOCK` matches, as (kind, text), and how many the other rules
+    make of it."""
+    words = tag[2:-2].split()
+    names = [(_PATH if word[0] == "$" else jinja_lexer.TOKEN_NAME, word) for word in words]
+    spaces = len(words) - 1 + tag[2].isspace() + tag[-3].isspace()
+    tokens = ((jinja_lexer.TOKEN_BLOCK_BEGIN, "{%"), *names, (jinja_lexer.TOKEN_BLOCK_END, "%}"))
+    return len(tokens) + spaces + 2 * tag.count("."), tokens
 
 
 def _unquoted(literal: str, line: int) -> str:

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from jinja2 import nodes
 
@@ -120,10 +120,13 @@ class _Compiler:
         return run
 
     def compile(self, node: nodes.Node) -> Statement:
-        self.expressions.operations += 1
         visit: Callable[[Any], Statement] | None = getattr(self, f"visit_{type(node).__name__}", None)
         if visit is not None:
-            return visit(node)
+            self.expressions.descend(node)
+            compiled = visit(node)
+            self.expressions.depth -= 1
+            return compiled
+        self.expressions.operations += 1
         tag = _BLOCKS.get(type(node), type(node).__name__.lower())
         self.expressions.forbid(node, f"there is no {tag!r} here, only if, for and raw")
         return lambda _: None
@@ -131,18 +134,28 @@ class _Compiler:
     def visit_Output(self, node: nodes.Output) -> Statement:
         parts: list[str | Expression] = []
         for part in node.nodes:
-            if isinstance(part, nodes.TemplateData):
-                self.expressions.suspicions += suspicions_in_prose(part.data, part.lineno)
-                self.expressions.operations += 1
-                parts.append(part.data)
-            else:
+            if not isinstance(part, nodes.TemplateData):
                 parts.append(self.expressions.compile(part))
+                continue
+            data = cast("str | parsing.Run", part.data)
+            if isinstance(data, str):
+                parts.append(self.prose(data, part.lineno + data.count("\n")))
+                continue
+            for line, prose, path in data:
+                if prose:
+                    parts.append(self.prose(prose, line))
+                parts.append(self.expressions.path(path, line))
 
         def run(frame: Frame) -> None:
             for part in parts:
                 frame.write(part if isinstance(part, str) else text(part(frame), frame.budget))
 
         return run
+
+    def prose(self, plain: str, last_line: int) -> str:
+        self.expressions.operations += 1
+        self.expressions.suspicions += suspicions_in_prose(plain, last_line)
+        return plain
 
     def visit_If(self, node: nodes.If) -> Statement:
         branches = [
@@ -298,9 +311,11 @@ def lint_template(
     template = _cache.get(source)
     known = frozenset(known_variables)
     missing = [use for use in template.uses if use.key not in known]
-    shown = ", ".join(map(repr, sorted(known)[:_NAMES_IN_A_MESSAGE])) if missing else ""
-    more = len(known) - _NAMES_IN_A_MESSAGE
-    listed = f"there are {shown or 'none'}" + (f" and {more} more" if more > 0 else "")
+    listed = ""
+    if missing:
+        more = len(known) - _NAMES_IN_A_MESSAGE
+        shown = ", ".join(map(repr, sorted(known)[:_NAMES_IN_A_MESSAGE])) or "none"
+        listed = f"there are {shown}" + (f" and {more} more" if more > 0 else "")
     problems = [
         *template.problems,
         *template.suspicions,
@@ -320,7 +335,7 @@ def _compile(source: str) -> Template:
     try:
         parsing.check_size(source)
         if not any(tag in source for tag in _TAGS):
-            return Template(source, suspicions=tuple(suspicions_in_prose(source, 1)))
+            return Template(source, suspicions=suspicions_in_prose(source, 1 + source.count("\n")))
         compiler = _Compiler()
         program = compiler.block(parsing.parse(source).body)
     except parsing.UnusableTemplate as error:

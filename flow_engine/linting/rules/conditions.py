@@ -74,7 +74,7 @@ def advances(inspection: Inspection) -> Findings:
                     f"nothing has to hold on the way from {inspection.name(source)} to "
                     f"{inspection.name(target)}, so that the conversation does not stay where it starts",
                 )
-    for component in components(automatic):
+    for component in components(automatic) if any(automatic.values()) else ():
         circle = _circle(sorted(component, key=inspection.numbers.__getitem__), automatic)
         moves = list(zip(circle, (*circle[1:], *circle[:1]), strict=True))
         waits = [c for move in moves for c in inspection.conditions_between(*move)]

@@ -282,12 +282,15 @@ def approvals(inspection: Inspection) -> Findings:
 
 def negative_numbers(inspection: Inspection) -> Findings:
     """Times, sizes and weights of which there is nothing below zero. Time limits are refused before."""
-    for part, place in inspection.objects:
-        for field, value in vars(part).items():
+    for part in inspection.objects:
+        for field in part.attributes_with(int, float):
+            value = getattr(part, field)
             if type(value) in (int, float) and value < 0 and field in part.model_fields_set:
                 name = property_name(field)
                 yield LintFinding(
-                    pointer(*place, name), "negative_number", f"{quoted(name)} is {value}, below zero"
+                    inspection.place_of(part, name),
+                    "negative_number",
+                    f"{quoted(name)} is {value}, below zero",
                 )
 
 

@@ -21,7 +21,7 @@ _VALUES = "$values"
 
 def problems(inspection: Inspection) -> Findings:
     """Errors of all templates first, so that no number of warnings can crowd them out."""
-    known = {name for v in inspection.version.variables for name in (v.id, v.name)}
+    known = frozenset(name for v in inspection.version.variables for name in (v.id, v.name))
     found = [
         LintFinding(finding.pointer, finding.code, finding.message)
         for placed in inspection.templates
@@ -243,12 +243,12 @@ def _name_pointer(inspection: Inspection, task: Task) -> str:
 
 def unknown_properties(inspection: Inspection) -> Findings:
     """Properties that nothing reads, anywhere below the version, whose own are closed by the schema."""
-    for part, place in inspection.objects:
-        accepted = type(part).accepted_properties()
-        for name in part.model_extra or () if accepted else ():
-            if name not in accepted:
+    for part in inspection.objects:
+        for name in part.model_extra or ():
+            accepted = part.accepted_properties()
+            if accepted and name not in accepted:
                 yield LintFinding(
-                    pointer(*place, name),
+                    inspection.place_of(part, name),
                     "unknown_property",
                     f"nothing reads {quoted(name)} here; {nearest(name, accepted)}",
                 )

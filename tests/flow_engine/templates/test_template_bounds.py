@@ -382,6 +382,8 @@ _AROUND_PATHS = st.sampled_from(
         *("$vars", "$values", "$tenant", "$channel", "$nobody"),
         *(".", ".v1", ".name", ".length", "._id", "._secret", ".not", ".è", ".1"),
         *("{% if $channel %}", "{% endif %}", "{% for a in $contact.tags %}", "{% endfor %}"),
+        *("{%if\t$values.v1%}", "{% if $vars.v1 %}", "{% if $a.b.c.length %}", "{% if $contact._secret %}"),
+        *("{% elif  $tenant.name %}", "{% else %}", "{%endif%}", "${vars.v1}"),
         *(
             "{{$vars.v1}}",
             "{{$tenant.a.b}}",
@@ -413,18 +415,45 @@ def _read(source: str) -> object:
 @given(st.lists(_AROUND_PATHS, max_size=24).map("".join).filter(lambda source: "{{{" not in source))
 def test_a_path_alone_in_braces_is_what_the_parser_reads_there(source: str) -> None:  # F22
     # Where a tag begins, a plus means nothing, and no shortcut takes it.
-    by_parser = re.sub(r"\{\{(?=\s*\$)", "{{+", source)
+    by_parser = re.sub(r"\{\{(?=\s*\$)|\{%(?=\s*(?:if|el|end))", lambda tag: f"{tag[0]}+", source)
     assert _read(source) == _read(by_parser)
 
 
 @pytest.mark.parametrize("levels", range(44, 52))
 @pytest.mark.parametrize("path", ["$channel", "$tenant.name", "$a.b.c.d.e.f.g.h"])
 def test_a_path_alone_in_braces_is_as_deep_as_its_keys(levels: int, path: str) -> None:  # F22
-    source = "{% if $channel %}" * levels + "{{ " + path + " }}" + "{% endif %}" * levels
-    assert _read(source) == _read(source.replace("{{", "{{+"))
+    for inside in ("{{ " + path + " }}", "{% if " + path + " %}{% endif %}"):
+        source = "{% if $channel %}" * levels + inside + "{% endif %}" * levels
+        assert _read(source) == _read(source.replace("{{", "{{+").replace("{%", "{%+"))
 
 
 @pytest.mark.parametrize("paths", [2500, 2501])
 def test_a_path_alone_in_braces_is_as_many_tokens_as_its_names_and_dots(paths: int) -> None:  # F22
     source = "a{{ $tenant.name }}" * paths
     assert _read(source) == _read(source.replace("{{", "{{+"))
+
+
+@pytest.mark.parametrize("conditions", [1538, 1539])  # of 13 tokens each
+def test_a_condition_that_is_a_path_is_as_many_tokens_as_its_names_and_dots(conditions: int) -> None:  # F22
+    source = "{% if $tenant.name %}{%endif %}" * conditions
+    assert _read(source) == _read(source.replace("{%", "{%+"))
+    assert bool(compile_template(source, lenient=True).problems) is (conditions > 1538)
+
+
+def test_what_is_wrong_is_found_on_its_line_among_prose_paths_and_blocks() -> None:  # F9
+    source = (
+        "one\n{{ $tenant.a }}\n${vars.x}\n{% if\t$vars.v1 %}\nfive {{ $vars.v2 }}{% else %}\n{{ $values.v3 }}"
+    )
+    template = compile_template(source + "{% endif %}")
+    assert [(found.line, found.code) for found in template.suspicions] == [
+        (3, "template_javascript"),
+        (4, "template_reference_as_value"),
+    ]
+    assert [(use.line, use.key) for use in template.uses] == [(4, "v1"), (5, "v2"), (6, "v3")]
+
+
+def test_braces_in_a_raw_block_are_text_beside_paths() -> None:  # F22
+    source = "{{ $channel }} {% raw %}{{ $channel }}{% if $channel %}{% endraw %} {{ $channel }}"
+    assert compile_template(source).render(HUGE).text == (
+        f"{HUGE.channel} {{{{ $channel }}}}{{% if $channel %}} {HUGE.channel}"
+    )
