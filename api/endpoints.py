@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import orjson
-import structlog
 from pydantic import TypeAdapter
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -24,6 +23,7 @@ from flow_engine.documents.findings import nearest
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.dialogue import ActedOn, ConversationRef
+from flow_engine.ports.telemetry import IDS_LOGGED
 from flow_engine.values import whole_number_in
 
 PREFIX = "/v1"
@@ -64,7 +64,7 @@ class Call:
 
     def conversation(self, conversation_id: str, contact_id: str | None = None) -> ConversationRef:
         """The conversation of this caller's tenant; from here on its ids stand in every log line."""
-        structlog.contextvars.bind_contextvars(conversation_id=conversation_id, contact_id=contact_id)
+        IDS_LOGGED.set({"conversation_id": conversation_id, "contact_id": contact_id})
         return ActedOn(self.tenant_id, conversation_id, self.principal.name)
 
     @property

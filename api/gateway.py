@@ -20,7 +20,7 @@ from api.endpoints import Call, Endpoint
 from api.openapi import plain_path
 from api.problems import error_response
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
-from flow_engine.ports.telemetry import Tracing
+from flow_engine.ports.telemetry import IDS_LOGGED, Tracing
 
 MAX_BODY_BYTES = 1_200_000  # a document of 1 MB with room for what JSON adds
 
@@ -139,7 +139,7 @@ class Guarded:
         return response
 
     async def _admit(self, scope: Scope, receive: Receive, body: bytes | None) -> Call:
-        structlog.contextvars.clear_contextvars()
+        IDS_LOGGED.set({})
         endpoint, way_in, principal = self._endpoint, self._way_in, ANYONE
         if endpoint.scopes:
             principal = way_in.authenticator.authenticate(scope["headers"])
@@ -168,7 +168,7 @@ class Guarded:
             tracing.note({"http.response.status_code": response.status_code})
             if response.status_code >= 500:
                 tracing.note({"error.type": str(response.status_code)})
-            conversation_id = structlog.contextvars.get_contextvars().get("conversation_id")
+            conversation_id = IDS_LOGGED.get({}).get("conversation_id")
             if conversation_id is not None:
                 tracing.note({"flow_engine.conversation.id": conversation_id})
             return response

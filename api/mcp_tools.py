@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, cast
 
 import orjson
-import structlog
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
@@ -23,6 +22,7 @@ from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conver
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.masking import MASKS
 from flow_engine.ports.dialogue import ActedOn, ConversationRef
+from flow_engine.ports.telemetry import IDS_LOGGED
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.replies import MemoryDump, MemoryWritten, TaskChanged, TaskRefused
 from flow_engine.runtime.tables import Row, render_markdown, value_text
@@ -132,9 +132,7 @@ class ToolCall:
         """The conversation of the caller's tenant; another tenant's is as unknown as one that never was.
         Raises LookElsewhere `conversation_unknown`."""
         tenant_id = self.principal.tenant_id
-        structlog.contextvars.bind_contextvars(
-            conversation_id=given.conversation_id, contact_id=given.contact_id
-        )
+        IDS_LOGGED.set({"conversation_id": given.conversation_id, "contact_id": given.contact_id})
         if given.tenant_id not in (None, tenant_id):
             raise unknown_conversation(given.conversation_id)
         return ActedOn(tenant_id, given.conversation_id, self.principal.name)

@@ -7,7 +7,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict
 
-from flow_engine.ports.telemetry import Tracing
+from flow_engine.ports.telemetry import IDS_LOGGED, Tracing
 
 
 class StandardOutput:
@@ -45,6 +45,7 @@ def configure_logging(
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            _with_ids,
             *((_SpanIds(tracing),) if tracing is not None and tracing.on else ()),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -58,6 +59,10 @@ def configure_logging(
         logger_factory=to,
         cache_logger_on_first_use=True,
     )
+
+
+def _with_ids(logger: object, method: str, event: EventDict) -> EventDict:
+    return {**IDS_LOGGED.get({}), **event}
 
 
 class _SpanIds:

@@ -7,7 +7,12 @@ make spans are not even installed. Attributes never hold bodies, prompts, keys o
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from typing import Literal, Protocol
+
+IDS_LOGGED: ContextVar[Mapping[str, str | None]] = ContextVar("ids_logged")
+"""`conversation_id` and `contact_id` of the present request: every line that it logs has them. Set at its
+start, to nothing, and again when they are known; unset where no request is."""
 
 
 class Observer(Protocol):
