@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal
+from functools import lru_cache
 from typing import Literal, TypeAlias, cast
 
 import phonenumbers
@@ -188,8 +189,12 @@ def whole_number_in(text: str) -> int | None:
 def utc_text(moment: datetime) -> str:
     """An aware moment as `YYYY-MM-DDTHH:MM:SS[.ffffff]Z`, the fraction only when there is one. Raises
     OverflowError for a moment whose year in UTC is before 1 or after 9999."""
-    if moment.tzinfo is not UTC:
-        moment = moment.astimezone(UTC)
+    return _utc_text(moment if moment.tzinfo is UTC else moment.astimezone(UTC))
+
+
+@lru_cache(maxsize=256)
+def _utc_text(moment: datetime) -> str:
+    """Kept, since a step tells its one moment in every entry and event that it makes."""
     return moment.isoformat()[:-6] + "Z"  # without "+00:00"
 
 

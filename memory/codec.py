@@ -12,6 +12,7 @@ from flow_engine.ports.dialogue import DialogueTurn
 from flow_engine.runtime.mining_state import decode_mining, encode_mining
 from flow_engine.runtime.session import decode_session, encode_session
 from flow_engine.runtime.storage import FormerConversation
+from flow_engine.values import utc_text
 
 _TURN = TypeAdapter(DialogueTurn)
 
@@ -22,8 +23,8 @@ class _ReplyHead(TypedDict):
 
 
 def encode_instant(instant: datetime) -> str:
-    """ISO 8601; the instants of this package are in UTC."""
-    return instant.isoformat()
+    """ISO 8601 in UTC, with the offset."""
+    return utc_text(instant)[:-1] + "+00:00"
 
 
 def decode_instant(stored: bytes) -> datetime:
