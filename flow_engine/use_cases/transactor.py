@@ -301,18 +301,18 @@ def _at_most(transition: Transition) -> int | float:
     before: Mapping[str, Contact] = {} if loaded.session is None else loaded.session.contacts
     if before and not loaded.stored_bytes:
         return inf
-    parts: list[object] = [entry.value for entry in (transition.set_tools or {}).values()]
+    texts, parts = 0, list[object]([entry.value for entry in (transition.set_tools or {}).values()])
     for contact_id, contact in runner.session.contacts.items():
         if contact_id not in before or contact.data is not before[contact_id].data:
             parts.append(contact.data)
     if runner.tenant is not loaded.tenant:
         parts.append(runner.tenant)
     if runner.memory is not loaded.merged:
-        parts.append([entry.value for entry in runner.memory.values()])
-    texts = 0
+        parts.append([entry.value for entry in runner.memory.values() if entry.value is not None])
+        texts += _NULL_SIZE * len(runner.memory)
     if loaded.session is None or runner.session.task is not loaded.session.task:
         task = runner.session.task
-        texts = len(task.global_prompt) + len(task.prompt) + _TEXT_REST
+        texts += len(task.global_prompt) + len(task.prompt) + _TEXT_REST
         texts += sum([len(id) + len(text) + _TEXT_REST for id, text in task.descriptions.items()])
     if runner.previous_contacts is not loaded.previous_contacts:
         parts += [contact.resume for contact in runner.previous_contacts]
@@ -320,6 +320,8 @@ def _at_most(transition: Transition) -> int | float:
     return 2 * loaded.stored_bytes + former + texts + (rough_size(parts) if parts else 0)
 
 
+_NULL_SIZE = 2
+"""What `rough_size` counts for no value."""
 _TEXT_REST = 4
 """What `rough_size` counts for a text beside its characters, at most."""
 
