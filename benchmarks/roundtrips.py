@@ -44,7 +44,7 @@ async def _calls(caller: Caller, target: Target, repeat: int) -> list[tuple[str,
     await fill(caller, target, names)
     entered = documents.walk(target.tasks)[0]
     return [
-        ("new contact", 2, [target.new_contact(f"fresh-{number}") for number in range(repeat)]),
+        ("new contact", 1, [target.new_contact(f"fresh-{number}") for number in range(repeat)]),
         ("change task", 1, [target.change_task(name, entered) for name in names]),
         ("resume (second contact)", 2, [target.new_contact(name, "contact-2") for name in names]),
         ("same contact again", 2, [target.new_contact(name, "contact-2") for name in names]),

@@ -123,7 +123,8 @@ class Conversations:
             )
             return Transition(runner, ReplyTemplate(data), asked, guards_memory=True, mining=mining)
 
-        return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
+        run = self._transactor.run
+        return await run(conversation, idempotency, decide, with_turns=True, may_start=True)
 
     async def _goes_on(
         self, runner: ConversationalFlowRunner, contact: NewContact, heard: dict[str, object]
