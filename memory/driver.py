@@ -16,7 +16,6 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
-from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -89,18 +88,19 @@ class Script:
         as UTF-8 bytes."""
         flat: list[Value] = [keys[name] for name in self.keys[: len(keys)]]
         flat += [args[name] for name in self.scalars]
-        options = dict(args)
-        for name in self.scalars:
-            del options[name]
-        lists = [options.pop(name) for name in self.lists]
-        if not options.keys() <= self.options:
-            raise KeyError(*(options.keys() - self.options))
+        options = len(args) - len(self.scalars) - len(self.lists)
         if self.options:
-            flat.append(len(options))
-            flat += chain.from_iterable(options.items())
-        for each in lists:
-            flat.append(len(each))
-            flat += each
+            flat.append(options)
+        before = len(flat)
+        for item in args.items():
+            if item[0] in self.options:
+                flat += item
+        if len(flat) != before + 2 * options:
+            raise KeyError(*(args.keys() - {*self.scalars, *self.lists, *self.options}))
+        for name in self.lists:
+            values = args[name]
+            flat.append(len(values))
+            flat += values
         return len(keys), flat
 
 

@@ -157,11 +157,11 @@ class MemoryManager:
     async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
         keys = ConversationKeys.of(conversation)
         definition = definition_key(conversation.tenant_id, changes.content_hash)
-        reply_key = keys.reply(changes.idempotency.key if changes.idempotency else None)
-        script_keys = {**keys.named, "reply": reply_key}
+        script_keys = {**keys.named}
+        script_keys["reply"] = keys.reply(changes.idempotency.key if changes.idempotency else None)
         if self._driver.single_node:
-            index = index_key(conversation.tenant_id)
-            script_keys |= {"definition": definition, "jobs": JOBS_KEY, "index": index}
+            script_keys["definition"], script_keys["jobs"] = definition, JOBS_KEY
+            script_keys["index"] = index_key(conversation.tenant_id)
         else:
             # Before the commit, else a process that dies in between leaves a cause without its job; and not
             # due yet, else a worker finds nothing to do, and forgets it.
@@ -413,16 +413,10 @@ def _notice(
     }
 
 
-def _weight(arguments: Mapping[str, Argument], *names: str) -> int:
-    """The bytes of these arguments, as far as they are there. Texts are ids."""
-    weight = 0
-    for name in names:
-        value = arguments.get(name)
-        if isinstance(value, bytes):
-            weight += len(value)
-        elif value and not isinstance(value, str | int):
-            weight += sum([len(part) for part in value if not isinstance(part, int)])
-    return weight
+def _weight(arguments: Mapping[str, Any], *names: str) -> int:
+    """The bytes of these arguments, which are texts and lists of texts, as far as they are there."""
+    there = [value for name in names if (value := arguments.get(name))]
+    return sum([len(value) if isinstance(value, bytes) else sum(map(len, value)) for value in there])
 
 
 def _flat(entries: Mapping[str, MemoryEntry]) -> Sequence[Value]:
