@@ -78,14 +78,14 @@ def agent_data_of(
     )
 
 
-def compose_prompt(runner: ConversationState, memory_format: MemoryFormat | None = None) -> Prompt:
-    """The installation's memory format, unless another is asked for (F21)."""
-    return runner.platform.composer.compose(prompt_input(runner, memory_format))
+def compose_prompt(runner: ConversationState) -> Prompt:
+    """As the conversation is now, in the installation's memory format. Raises as `prompt_input`."""
+    return runner.platform.composer.compose(prompt_input(runner))
 
 
 def prompt_input(runner: ConversationState, memory_format: MemoryFormat | None = None) -> PromptInput:
-    """What a prompt of the conversation is made from as it is now. Raises KeyError for a section that the
-    platform's prompts lack."""
+    """What a prompt of the conversation is made from as it is now; in the installation's memory format,
+    unless another is asked for (F21). Raises KeyError for a section that the platform's prompts lack."""
     session, loaded = runner.session, runner.loaded
     # The table of a memory follows from its values alone.
     plain = not (runner.flow.sensitive or runner.flow.ageing or runner.flow.contested)

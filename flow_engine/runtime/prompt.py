@@ -71,13 +71,11 @@ class PromptConditions:
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """`same_until`: before that moment, in UTC, the same inputs make the same prompt whatever the time.
-    `conditions`: what they came to, which the clock may change too. `suggested`: ids of the tasks that it
+    """`conditions`: what they came to, which the clock may change. `suggested`: ids of the tasks that it
     tells the model to go on with, `stale` of the variables that it tells it to confirm."""
 
     stable: Prefix
     volatile: str
-    same_until: datetime
     conditions: PromptConditions | None = None
     suggested: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
@@ -151,7 +149,6 @@ class Composer:
         return Prompt(
             prefix,
             _joined(volatile_sections(inputs)),
-            _same_until(inputs),
             inputs.conditions,
             tuple([task.id for task in inputs.suggested]),
             stale_of(inputs.flow, inputs.memory, inputs.now) if inputs.flow.ageing else (),
@@ -455,8 +452,9 @@ def _told_until(since: datetime, now: datetime) -> datetime:
     return since + timedelta(seconds=seconds - seconds % length + length)
 
 
-def _same_until(inputs: PromptInput) -> datetime:
-    """The next minute, or when an age is told otherwise, or when a search for a person is over."""
+def same_until(inputs: PromptInput) -> datetime:
+    """Before that moment, in UTC, the same inputs make the same prompt whatever the time: the next minute, or
+    when an age is told otherwise, or when a search for a person is over."""
     if inputs.conditions is not None and inputs.conditions.by_the_clock:
         return inputs.now
     moments = [inputs.now.replace(second=0, microsecond=0) + timedelta(minutes=1)]

@@ -16,10 +16,10 @@ from flow_engine.json_values import json_bytes
 from flow_engine.listening.mining import region_of, tuning_of
 from flow_engine.masking import cards_masked
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
-from flow_engine.runtime.agent_data import compose_prompt, known_variables, told_of_advance, told_of_approval
+from flow_engine.runtime.agent_data import known_variables, prompt_input, told_of_advance, told_of_approval
 from flow_engine.runtime.events import Sender, dialogue_event, marked_unread
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
-from flow_engine.runtime.prompt import Prompt, tenant_zone
+from flow_engine.runtime.prompt import Prompt, same_until, tenant_zone
 from flow_engine.runtime.replies import MemoryDump, UtteranceReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
@@ -168,7 +168,8 @@ class DialogueService:
         if runner.changed or runner.session.pending_command is not None:
             state = b""
             loaded, runner, command = await self._with_command(conversation, memory_format)
-        prompt = compose_prompt(runner, memory_format)
+        inputs = prompt_input(runner, memory_format)
+        prompt = runner.platform.composer.compose(inputs)
         revisions = runner.session.revision, loaded.memory_revision
         parts = (*revisions, loaded.mining_revision, prompt.prefix_hash, int(fresh), memory_format)
         if prompt.conditions is not None or prompt.stale:
@@ -182,7 +183,7 @@ class DialogueService:
             etag='"' + "-".join(map(str, parts)) + '"',
             fresh=fresh,
             made_at=runner.now,
-            same_until=prompt.same_until,
+            same_until=same_until(inputs),
         )
         self._quiet.keep(conversation, memory_format, reply)
         return reply
