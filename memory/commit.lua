@@ -9,8 +9,7 @@
 -- OPTIONS: former_name former forget_former
 -- OPTIONS: reset new_tenant rewrite_previous trace notice_channel notice_head
 -- OPTIONS: forked forked_turns
--- OPTIONS: journal segment_entries segment_bytes journal_bytes updated_at
--- OPTIONS: head origin index_score index_member index_kept
+-- OPTIONS: journal journal_bounds head origin index
 -- WITH: state_of whole_of
 -- LISTS: new_variables added_variables set_tools set_mined previous_contacts events jobs
 -- The definition, the jobs and the index are given only where one server holds every slot. What is not wanted
@@ -23,11 +22,13 @@
 -- "1". Whoever listens on the channel is told of each change of the memory. `stamp` is of this commit alone;
 -- the answer tells the state before and after it, the one before "" where it was the expected one. Who expected
 -- a state, and lost, gets the newer one.
--- `journal` is the commit's entry, "" for none. Entries are numbered without gaps and kept in segments; the
--- first of a segment stands beside the whole state before it, so the oldest segments make room as wholes.
+-- `journal` is the commit's entry, "" for none; it begins with {"at":"<when>". Entries are numbered without gaps
+-- and kept in segments; the first of a segment stands beside the whole state before it, so the oldest segments
+-- make room as wholes. `journal_bounds`: entries and bytes of a segment, bytes of all ended ones.
 -- `journaled` is the stamp of the last commit with an entry: where another came after it, a segment begins.
--- `head` is what a list tells of the conversation, `origin` what of that it keeps from its start; both ""
--- where they stay. The index has the newest `index_kept` conversations of a tenant by the ms of their start.
+-- `head` is what a list tells of the conversation, "" where it stays, `origin` what of that it keeps from its
+-- start; that and `index` come with a start. The index has the newest conversations of a tenant by the ms of their start: `index` is how
+-- many, then those ms and the id of this one.
 -- `forked` is the whole state that a new conversation begins with, as `whole_state` writes it, `forked_turns` its
 -- messages in netstrings: what one is known by, the message, ...
 -- First all is read and worked out, then written, the fields of the snapshot at once and before all else: out of
@@ -38,7 +39,7 @@ local reset, message_comes = arg.reset == '1', arg.message_id ~= ''
 local spread, AT_ONCE, RENEWED_AFTER_MS = table.unpack or unpack, 1000, 60000
 local known = known_of(key, {
   'revision', 'stamp', 'memoryRevision', 'miningRevision', 'lastUserTurn', 'memoryUpdatedAt', 'mining', 'turnBytes',
-  'messages', 'seq', 'segment', 'segmentBytes', 'baseBytes', 'journaled', 'head'
+  'messages', 'seq', 'segment', 'segmentBytes', 'baseBytes', 'journaled'
 })
 local function number_of(field)
   return tonumber(known[field] or '0')
@@ -160,20 +161,21 @@ local function list_at(parts, at)
 end
 
 local function place_in_journal()
-  local place = {seq = number_of('seq') + 1, segment = number_of('segment')}
-  local bytes, base_bytes = number_of('segmentBytes'), number_of('baseBytes')
-  if not known.seq or known.journaled ~= known.stamp or place.seq - place.segment >= tonumber(arg.segment_entries)
-    or bytes > tonumber(arg.segment_bytes) + base_bytes then
+  local place = {seq = number_of('seq') + 1}
+  local segment, bytes, base_bytes = number_of('segment'), number_of('segmentBytes'), number_of('baseBytes')
+  local most_entries, most_bytes, all_bytes = string.match(arg.journal_bounds, '^(%d+) (%d+) (%d+)$')
+  if not known.seq or known.journaled ~= known.stamp or place.seq - segment >= tonumber(most_entries)
+    or bytes > tonumber(most_bytes) + base_bytes then
     place.base = known.revision and whole_state() or arg.forked
-    place.ended = place.segment > 0 and place.segment .. ':' .. bytes + base_bytes
-    place.segment, bytes, base_bytes = place.seq, 0, #place.base
+    place.ended, place.kept_bytes = segment > 0 and segment .. ':' .. bytes + base_bytes, tonumber(all_bytes)
+    bytes = 0
+    put('segment', place.seq)
+    put('baseBytes', #place.base)
   end
   put('seq', place.seq)
-  put('segment', place.segment)
   put('segmentBytes', bytes + #arg.journal)
-  put('baseBytes', base_bytes)
   put('journaled', arg.stamp)
-  put('updatedAt', arg.updated_at)
+  put('updatedAt', string.match(arg.journal, '^{"at":"([^"]+)"'))
   return place
 end
 
@@ -184,7 +186,7 @@ local function end_segment(place)
   for i = #ended, 1, -1 do
     local first, bytes = string.match(ended[i], '^(%d+):(%d+)$')
     total = total + bytes
-    if total > tonumber(arg.journal_bytes) then
+    if total > place.kept_bytes then
       if i == #ended then
         redis.call('DEL', key.segments)
       else
@@ -241,7 +243,7 @@ end
 
 -- --- what the snapshot will have ---------------------------------------------------------------
 
-local begins, listed = not known.revision, known.head and arg.origin == ''
+local begins = not known.revision
 local forked, forked_turns, messages = parts_of(arg.forked), parts_of(arg.forked_turns), number_of('messages') + 1
 local place = arg.journal ~= '' and place_in_journal()
 if arg.new_revision ~= '' then
@@ -371,9 +373,10 @@ end
 if place then
   write_journal(place)
 end
-if key.index and arg.head ~= '' and not listed then
-  redis.call('ZADD', key.index, arg.index_score, arg.index_member)
-  redis.call('ZREMRANGEBYRANK', key.index, 0, -1 - arg.index_kept)
+if key.index and arg.index ~= '' then
+  local kept, score, id = string.match(arg.index, '^(%d+) (%d+) (.*)$')
+  redis.call('ZADD', key.index, score, id)
+  redis.call('ZREMRANGEBYRANK', key.index, 0, -1 - kept)
 end
 if arg.reply_prefix ~= '' then
   local body = arg.reply_head

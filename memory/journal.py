@@ -48,20 +48,13 @@ def journal_arguments(
         return {}
     args: dict[str, Argument] = {
         "journal": _encode_note(note, changes, arguments),
-        "segment_entries": SEGMENT_ENTRIES,
-        "segment_bytes": SEGMENT_BYTES,
-        "journal_bytes": JOURNAL_BYTES,
-        "updated_at": arguments.get("now") or encode_instant(changes.now),
+        "journal_bounds": f"{SEGMENT_ENTRIES} {SEGMENT_BYTES} {JOURNAL_BYTES}",
     }
     if note.head is not None:
-        args |= {
-            "head": encode_head(note.head),
-            "index_score": due_score(note.head.started_at),
-            "index_member": conversation.conversation_id,
-            "index_kept": INDEX_KEPT,
-        }
+        args["head"] = encode_head(note.head)
         if changes.new_memory is not None or changes.forked is not None:
             args["origin"] = encode_origin(note.head)
+            args["index"] = f"{INDEX_KEPT} {due_score(note.head.started_at)} {conversation.conversation_id}"
     if changes.forked is not None:
         args["forked"] = _encode_base(changes.forked)
         turns = changes.forked.turns
@@ -72,18 +65,19 @@ def journal_arguments(
 
 
 def _encode_note(note: JournalNote, changes: Changes, arguments: Mapping[str, Argument]) -> bytes:
-    """The entry of a commit but for what the script adds. `arguments` are those of the commit: what is
-    encoded in them is taken as it is. JSON in UTF-8."""
+    """The entry of a commit but for what the script adds, which takes `at` from its beginning. `arguments`
+    are those of the commit: what is encoded in them is taken as it is. JSON in UTF-8."""
     delta: dict[str, object] = {}
     if changes.new_memory is not None:
         delta["session"] = orjson.Fragment(cast("bytes", arguments["session"]))
         delta["tenant"] = orjson.Fragment(cast("bytes", arguments["new_tenant"]))
     elif changes.session is not None and changes.forked is None:  # a fork's state is the entry's base
         delta["session"] = session_delta(note.before, changes.session)
-    for name, argument in _ENTRIES.items():
-        flat = cast("Sequence[Any]", arguments[argument])
-        if flat:
-            delta[name] = dict(zip(flat[::2], map(orjson.Fragment, flat[1::2]), strict=True))
+    if changes.new_memory is not None or changes.added_variables or changes.set_tools or changes.set_mined:
+        for name, argument in _ENTRIES.items():
+            flat = cast("Sequence[Any]", arguments[argument])
+            if flat:
+                delta[name] = dict(zip(flat[::2], map(orjson.Fragment, flat[1::2]), strict=True))
     if changes.mining is not None:
         delta["mining"] = orjson.Fragment(cast("bytes", arguments["mining"]))
     if changes.previous_contacts or changes.rewrite_previous_contacts:

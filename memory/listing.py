@@ -8,8 +8,8 @@ write.
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import orjson
-from pydantic import TypeAdapter
 
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationHead, ConversationRef, ListedConversation, ListedPart
@@ -20,7 +20,6 @@ from memory.keys import ConversationKeys, index_key
 INDEX_KEPT = 100_000
 """Conversations of a tenant that lists know of; older ones have left the index."""
 
-_HEAD = TypeAdapter(ConversationHead)
 _FIELDS = ("head", "origin", "seq", "updatedAt")
 
 
@@ -76,7 +75,7 @@ class RedisConversationList:
         head, origin, seq, updated_at = await self._driver.hmget(snapshot, _FIELDS)
         if head is None or updated_at is None:
             return ListedConversation(conversation.conversation_id, None, int(seq or 0), None)
-        decoded = _HEAD.validate_python({**orjson.loads(head), **orjson.loads(origin or b"{}")})
+        decoded = msgspec.convert({**orjson.loads(head), **orjson.loads(origin or b"{}")}, ConversationHead)
         return ListedConversation(
             conversation.conversation_id, decoded, int(seq or 0), decode_instant(updated_at)
         )

@@ -9,6 +9,8 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
+from msgspec import Struct
+
 from flow_engine.vocabulary import Channel, Phase
 
 IDS_KEPT = 8_192
@@ -110,8 +112,7 @@ class Fork:
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationHead:
+class ConversationHead(Struct, frozen=True):
     """What a list tells of a conversation. `task` is the name of a task, `contacts` are ids. Of the start:
     `tag` is the one that chose the version. Times are in UTC."""
 

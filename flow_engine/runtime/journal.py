@@ -12,9 +12,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import compress
-from operator import is_not
-from typing import Any, Protocol, TypeVar, cast
+from operator import attrgetter
+from typing import Any, Protocol, cast
 
 import orjson
 from msgspec import Struct
@@ -31,7 +30,7 @@ from flow_engine.runtime.memory import (
     encode_previous_contact,
 )
 from flow_engine.runtime.mining_state import decode_mining, encode_mining
-from flow_engine.runtime.session import Session, decode_session, encode_session
+from flow_engine.runtime.session import Contact, Session, decode_session, encode_session
 from flow_engine.runtime.storage import Changes, LoadedConversation
 
 ENTRIES_AT_MOST = 1_000
@@ -95,41 +94,66 @@ def session_delta(before: Session | None, after: Session) -> Mapping[str, object
     none. Values that orjson takes. Contacts and counts are told one by one, with `null` for what is gone."""
     if before is None:
         return orjson.loads(encode_session(after))
-    delta = _changes(before, after)
-    if "task" in delta:
-        delta["task"] = _changes(before.task, after.task)
+    delta: dict[str, object] = {}
+    if after.revision != before.revision:
+        delta["revision"] = after.revision
+    if after.configuration != before.configuration:
+        delta["configuration"] = after.configuration
+    if after.contacts is not before.contacts and (contacts := _contacts(before.contacts, after.contacts)):
+        delta["contacts"] = contacts
+    if after.task is not before.task and (task := _changes(before.task, after.task)):
+        delta["task"] = task
+    if after.entered is not before.entered and (entered := _by_key(before.entered, after.entered)):
+        delta["entered"] = entered
+    if after.refused is not before.refused and (refused := _by_key(before.refused, after.refused)):
+        delta["refused"] = refused
+    if _seldom(after) == _seldom(before):
+        return delta
+    delta |= {name: value for name, value in _changes(before, after).items() if name in _SELDOM}
     if after.approval is not None and "approval" in delta:
-        delta["approval"] = _changes(None, after.approval)
-    if "contacts" in delta:
-        delta["contacts"] = {
-            id: None if new is None else _changes(before.contacts.get(id), new)
-            for id, new in _by_key(before.contacts, after.contacts).items()
-        }
-    for name in ("entered", "refused"):
-        if name in delta:
-            delta[name] = _by_key(getattr(before, name), getattr(after, name))
-    return delta
+        delta["approval"] = _whole(after.approval)
+    return {name: delta[name] for name in Session.__struct_encode_fields__ if name in delta}
 
 
-_Value = TypeVar("_Value")
+_OFTEN = {"revision", "configuration", "contacts", "task", "entered", "refused"}
+_seldom = attrgetter(*(name for name in Session.__struct_fields__ if name not in _OFTEN))
+_SELDOM = {*Session.__struct_encode_fields__} - _OFTEN
 
 
-def _changes(old: Struct | None, new: Struct) -> dict[str, object]:
-    """By the names that they are stored under."""
-    names, values = new.__struct_encode_fields__, astuple(new)
-    if old is None:
-        return dict(zip(names, values, strict=True))
-    others = astuple(old)
-    touched = compress(zip(names, values, others, strict=True), map(is_not, values, others))
-    return {name: value for name, value, other in touched if value != other}
+def _whole(new: Struct) -> dict[str, object]:
+    """By the names that it is stored under."""
+    return dict(zip(new.__struct_encode_fields__, astuple(new), strict=True))
 
 
-def _by_key(old: Mapping[str, _Value], new: Mapping[str, _Value]) -> dict[str, _Value | None]:
-    changed: dict[str, _Value | None] = {
-        key: value for key, value in new.items() if (other := old.get(key)) is not value and other != value
-    }
+def _changes(old: Struct, new: Struct) -> dict[str, object]:
+    changed: dict[str, object] = {}
+    parts = zip(new.__struct_encode_fields__, astuple(new), astuple(old), strict=True)
+    for name, value, other in parts:
+        if value is not other and value != other:
+            changed[name] = value
+    return changed
+
+
+def _by_key(old: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int | None]:
+    changed: dict[str, int | None] = {}
+    for key in new:
+        if old.get(key) != new[key]:
+            changed[key] = new[key]
     if len(new) < len(old) + len(changed):
         changed.update((key, None) for key in old if key not in new)
+    return changed
+
+
+def _contacts(old: Mapping[str, Contact], new: Mapping[str, Contact]) -> dict[str, object]:
+    changed: dict[str, object] = {}
+    for id, contact in new.items():
+        other = old.get(id)
+        if other is None:
+            changed[id] = _whole(contact)
+        elif contact is not other and (part := _changes(other, contact)):
+            changed[id] = part
+    if not old.keys() <= new.keys():
+        changed.update((id, None) for id in old if id not in new)
     return changed
 
 

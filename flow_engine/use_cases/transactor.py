@@ -400,7 +400,8 @@ def _noted(runner: ConversationalFlowRunner, transition: Transition, by: str) ->
         outcome.update(result=False, code=runner.text_refusal.code)
     if asked.heard:
         outcome.update(asked.heard)
-    outcome.update(told_of_advance(runner))
+    if runner.advanced is not None:
+        outcome.update(told_of_advance(runner))
     if runner.contradicted:
         outcome["conflicts"] = runner.contradicted
     before = None if runner.new_memory is not None or fork is not None else runner.loaded.session

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec import structs
 
 import memory.journal as journal_module
 from flow_engine.errors import CallTheOperator
@@ -68,7 +67,7 @@ async def entries(talk: Conversation, after: int = 0, at_most: int = 999) -> lis
 async def stored(talk: Conversation) -> LoadedConversation:
     """What is stored, as far as a state that is rebuilt tells it."""
     loaded = await talk.store.conversations.load(talk.ref)
-    return msgspec.structs.replace(loaded, replay=None, turns=(), former=(), state=b"")
+    return structs.replace(loaded, replay=None, turns=(), former=(), state=b"")
 
 
 class TestEntries:
@@ -182,7 +181,7 @@ async def test_every_state_is_rebuilt_from_the_journal_as_it_was_stored(
         outcome = await talk.commit(now.revision, **step)
         assert isinstance(outcome, Committed)
         expected = states[-1].after(talk.changes(now.revision, **step))
-        expected = msgspec.structs.replace(expected, turns=())
+        expected = structs.replace(expected, turns=())
         assert expected == await stored(talk), "what replays keep in memory is the same"
         if chance.random() < 0.1:  # a release without a journal, which has its own stamp
             await client_of(talk.store).hset(talk.keys[0], "stamp", f"theirs{number}")
@@ -203,8 +202,8 @@ class TestForks:
         then = await talk.store.conversations.load(talk.ref, with_turns=True)
         fork = Conversation(talk.store, ConversationRef(talk.ref.tenant_id, "fork"))
         own = session(fork.ref, 7)
-        forked = msgspec.structs.replace(then, session=own)
-        origin = replace(head(own), forked_from=Fork("c", 4))
+        forked = structs.replace(then, session=own)
+        origin = structs.replace(head(own), forked_from=Fork("c", 4))
         outcome = await fork.commit(0, session=own, forked=forked, journal=note("fork", head=origin))
         assert isinstance(outcome, Committed)
         assert await fork.store.conversations.load(fork.ref, with_turns=True) == forked
@@ -281,10 +280,18 @@ class TestLists:
             T0,
         )
 
+    async def test_it_was_updated_when_its_newest_entry_says(self, talk: Conversation) -> None:
+        await talk.start()
+        for at in (T0 + timedelta(seconds=1), T0.replace(microsecond=0)):
+            await talk.commit(1, now=at, journal=note("memory", head=None))
+            assert (await talk.store.listing.one(talk.ref)).updated_at == at
+
     async def test_a_start_anew_moves_it_to_the_front_with_another_origin(self, talk: Conversation) -> None:
-        await talk.start(journal=note(head=replace(head(session(talk.ref)), tag="prod")))
+        await talk.start(journal=note(head=structs.replace(head(session(talk.ref)), tag="prod")))
         await talk.commit(
-            1, session=session(talk.ref, 2), journal=note(head=replace(head(session(talk.ref)), task="blue"))
+            1,
+            session=session(talk.ref, 2),
+            journal=note(head=structs.replace(head(session(talk.ref)), task="blue")),
         )
         kept = (await talk.store.listing.one(talk.ref)).head
         assert kept is not None

@@ -10,10 +10,11 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
-from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn, Fork, encoded_id
+from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, Fork, encoded_id
 from flow_engine.ports.jobs import Job, JobKind
 from flow_engine.runtime.mining_state import (
     Conclusion,
@@ -283,7 +284,7 @@ class TestFormerConversations:
 
 class TestListedHeads:
     def test_a_head_is_in_two_fields(self) -> None:
-        whole = ConversationHead(**{**_fields(head(session(CONVERSATION))), "tag": "production"})
+        whole = structs.replace(head(session(CONVERSATION)), tag="production")
         assert orjson.loads(encode_head(whole)) == {
             "flow_id": "flow",
             "version_id": "version",
@@ -297,14 +298,8 @@ class TestListedHeads:
         assert orjson.loads(encode_origin(whole)) == {"tag": "production", "forked_from": None}
 
     def test_its_origin_is_that_of_the_start(self) -> None:
-        forked = ConversationHead(
-            **{**_fields(head(session(CONVERSATION))), "forked_from": Fork("conv-0", 7)}
-        )
+        forked = structs.replace(head(session(CONVERSATION)), forked_from=Fork("conv-0", 7))
         assert orjson.loads(encode_origin(forked)) == {
             "tag": None,
             "forked_from": {"conversation_id": "conv-0", "seq": 7},
         }
-
-
-def _fields(of: ConversationHead) -> dict[str, Any]:
-    return {name: getattr(of, name) for name in of.__slots__}

@@ -15,12 +15,13 @@ from flow_engine.runtime.human_part import HumanReport
 from flow_engine.runtime.journal import JournalEntry, folded, session_delta, states_of
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact, encode_entry
 from flow_engine.runtime.mining_state import MiningState, encode_mining
-from flow_engine.runtime.session import encode_session
+from flow_engine.runtime.session import Approval, Contact, Session, TaskEntry, decode_session, encode_session
 from flow_engine.runtime.storage import LoadedConversation
 from system_prompts.loader import FileSystemPrompts
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version
 from tests.flow_engine.runtime.conversation_steps import NOW, Conversation
 
+LATER = NOW + timedelta(hours=1)
 MULTI = {
     "multiContact": True,
     "conversationTimeLimit": 7200,
@@ -149,6 +150,75 @@ class TestWhatAStepChanges:
     def test_two_sessions_that_are_equal_differ_in_nothing(self, prompts: FileSystemPrompts) -> None:
         session = Conversation(prompts, version()).session
         assert session_delta(session, session.model_copy(update={})) == {}
+        assert session_delta(session, decode_session(encode_session(session))) == {}, "no object is shared"
+
+    def test_any_property_that_another_session_has_otherwise_is_told_and_folded(
+        self, prompts: FileSystemPrompts
+    ) -> None:
+        """Also one that is added later; in the order of the stored session."""
+        session = Conversation(prompts, version()).session
+        kept = {"format", "conversation_id"}
+        others = {field: OTHERS[field] for field in Session.__struct_fields__ if field not in kept}
+        stored_as = dict(zip(Session.__struct_fields__, Session.__struct_encode_fields__, strict=True))
+        first = entry({"session": session_delta(None, session), "tenant": {}, "variables": {}})
+        for changes in (*({field: value} for field, value in others.items()), others):
+            after = session.model_copy(update=changes)
+            delta = session_delta(session, after)
+            assert [*delta] == [stored_as[field] for field in changes]
+            _, state = states_of([first, entry({"session": delta}, seq=2)])
+            assert state.session == after
+
+    def test_any_property_of_a_task_and_of_a_contact_is_told(self, prompts: FileSystemPrompts) -> None:
+        session = Conversation(prompts, version()).session
+        contact = session.contacts["call-1"]
+        for field, value in TASK.items():
+            after = session.model_copy(update={"task": session.task.model_copy(update={field: value})})
+            name = dict(zip(TASK, TaskEntry.__struct_encode_fields__, strict=True))[field]
+            assert session_delta(session, after) == {"task": {name: value}}
+        for field, value in CONTACT.items():
+            other = {"call-1": contact.model_copy(update={field: value})}
+            name = dict(zip(CONTACT, Contact.__struct_encode_fields__, strict=True))[field]
+            after = session.model_copy(update={"contacts": other})
+            assert session_delta(session, after) == {"contacts": {"call-1": {name: value}}}
+
+
+TASK: JsonObject = {
+    "task_id": "other",
+    "entered_at": LATER,
+    "global_prompt": "other",
+    "prompt": "other",
+    "descriptions": {"b": "other"},
+    "routing_deadline": LATER,
+    "human_reason": "other",
+}
+CONTACT: JsonObject = {
+    "channel": "chat",
+    "status": "ended",
+    "started_at": LATER,
+    "ended_at": LATER,
+    "data": {"name": "other"},
+    "tasks": ("other",),
+}
+OTHERS: JsonObject = {
+    **dict.fromkeys(("tenant_id", "campaign_id", "flow_id", "version_id", "content_hash"), "other"),
+    "revision": 7,
+    "configuration": ("active", "active/b"),
+    "history": ("active/a",),
+    "contacts": {"call-1": Contact(**CONTACT)},
+    "active_contact_id": None,
+    "language": "it-IT",
+    "started_at": LATER,
+    "task": TaskEntry(**TASK),
+    "entered": {"b": 2},
+    "refused": {"b": 3},
+    "deadline": LATER,
+    "pending_command": "resume",
+    "digressions": ("a",),
+    "approval": Approval(
+        id=3, task_id="s", status="waiting", text="Hi", draft="Hi", asked_at=NOW, until=LATER
+    ),
+}
+"""What a session may have otherwise, by its properties; likewise above for a task and a contact."""
 
 
 MOVES = st.sampled_from(
