@@ -100,7 +100,8 @@ async def mail_service(
             attempts=settings.job_attempts,
             bodies_kept=timedelta(days=config.limits.keep_days),
         )
-        worker = working.RunWorker(store, working.MailAgent(parts).process, tuning, metrics, states)
+        agent = working.MailAgent(parts)
+        worker = working.RunWorker(store, agent.process, tuning, metrics, states, agent.decision)
         intakes = tuple(opened.intake(box, worker, since) for box in config.every_mailbox)
         yield MailService(
             _operators(intakes, database, metrics), intakes, worker, wiring.agent_runs(database, clock)

@@ -32,6 +32,11 @@ GIVEN_UP: Final = "the user no longer waits for it"
 log: Any = structlog.get_logger("flow_engine.agents")
 
 
+def is_decided(text: replies.ApprovalState) -> bool:
+    """Whether nothing more becomes of it; an unknown status is no decision."""
+    return text.status in get_args(Fate)
+
+
 class HeldTexts:
     """Of one contact. `now` gives moments with their zone. Every method raises EngineError."""
 
@@ -76,13 +81,13 @@ class HeldTexts:
             now = None
         if now is None or now.approval_id != known.approval_id:
             return known.model_copy(update={"status": "withdrawn"})
-        is_late = now.status not in get_args(Fate) and self._now() > now.until + LATE
+        is_late = not is_decided(now) and self._now() > now.until + LATE
         return now.model_copy(update={"status": "timeout"}) if is_late else now
 
     async def decided(self, known: replies.ApprovalState) -> tuple[Fate, replies.ApprovalState]:
         """What becomes of the text, once that is known: asked every `POLL_S` seconds, at most until 30
         seconds after its time. Raises EngineError."""
-        while known.status not in get_args(Fate):
+        while not is_decided(known):
             await asyncio.sleep(POLL_S)
             known = await self.look(known)
         return cast("Fate", known.status), known

@@ -142,6 +142,8 @@ class ApprovalState(Reply):
     `edited`, `rejected`, `timeout`, `withdrawn`, or what a later engine says. Only an approved or edited
     `text` may be sent; `draft` is what the AI wrote. `until` has its zone."""
 
+    model_config = ConfigDict(populate_by_name=True)
+
     approval_id: int
     status: str
     text: str

@@ -2,6 +2,7 @@
 
     a mail comes     handle-new-contact, handle-utterance, prompt → what the model goes by, and its tools
     change_task      → another task; its prompt is the tool's result
+    send_reply       in a task with approval: handle-human-task, and the run waits for the decision
     escalate         change-task to the first human task that can be entered
     the run ends     handle-utterance (bot), handle-end-contact unless a person has the conversation now
 
@@ -23,6 +24,7 @@ import structlog
 
 from adapters.models.tools import Approval, Arguments, Tool
 from channels.engine_client import client, replies
+from channels.engine_client.approvals import SENT, HeldTexts, is_decided
 from channels.engine_client.mcp_tools import McpServers
 from channels.engine_client.toolbox import Toolbox, ToolListCache
 from channels.engine_client.tools import (
@@ -33,7 +35,7 @@ from channels.engine_client.tools import (
     task_names,
 )
 from channels.mail.config import FlowChoice as DeclaredFlow
-from channels.mail.ports import FlowTask
+from channels.mail.ports import Decision, FlowTask
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.models import ToolCall, ToolSpec
@@ -83,11 +85,7 @@ class FlowConversations:
     @asynccontextmanager
     async def contact(self, declared: DeclaredFlow, run: FlowRun) -> AsyncGenerator[EngineContact]:
         """Open while the run is worked on."""
-        named = (declared.engine_url, declared.api_key_env)
-        key = self._environ.get(declared.api_key_env)
-        if named not in self._http:
-            self._http[named] = client.engine_http(declared.engine_url, key)
-        engine = client.EngineClient(self._http[named])
+        engine, key = self._engine(declared), self._environ.get(declared.api_key_env)
         trusted = {engine.mcp_url: {"Authorization": f"Bearer {key}"} if key else {}}
         contact = EngineContact(engine, declared, run, self._clock)
         servers = self._open_mcp(declared.engine_url, trusted)
@@ -96,6 +94,24 @@ class FlowConversations:
             yield contact
         finally:
             await contact.toolbox.aclose()
+
+    async def decision(
+        self, declared: DeclaredFlow, contact: client.Contact, known: replies.ApprovalState
+    ) -> Decision | None:
+        """What a person has decided on the text, None while it waits; a text that was not decided in time, or
+        was withdrawn, counts as rejected. Raises RetryLater, CallTheOperator."""
+        with _translated():
+            now = await HeldTexts(self._engine(declared), contact, self._clock.now).look(known)
+        if not is_decided(now):
+            return None
+        return "approved" if now.status in SENT else "rejected"
+
+    def _engine(self, declared: DeclaredFlow) -> client.EngineClient:
+        named = (declared.engine_url, declared.api_key_env)
+        if named not in self._http:
+            key = self._environ.get(declared.api_key_env)
+            self._http[named] = client.engine_http(declared.engine_url, key)
+        return client.EngineClient(self._http[named])
 
 
 class EngineContact:
@@ -142,7 +158,7 @@ class EngineContact:
             return Tool(_spec(tool.declaration()), run)
 
         own += [of_server(tool) for tool in tools.tools]
-        return FlowTask(prompt, tuple(own), is_human=data.task_type == _HUMAN)
+        return FlowTask(prompt, tuple(own), is_human=_is_a_persons(data))
 
     async def escalate(self, reason: str) -> Mapping[str, JsonValue]:
         with _translated():
@@ -161,11 +177,38 @@ class EngineContact:
                     return {"status": "escalated", "task": reply.task_name}
         return {"error": "no human task of the flow can be reached from here"}
 
+    async def last_text(self) -> int | None:
+        with _translated():
+            data = await self._now()
+        if not data.approval_required:
+            return None
+        return 0 if data.approval is None else data.approval.approval_id
+
+    async def put_before_person(
+        self, text: str, after: int, decision: Decision | None
+    ) -> replies.ApprovalState | None:
+        texts = HeldTexts(self._engine, self._contact, self._clock.now)
+        with _translated():
+            self._data = None
+            known = (await self._now()).approval
+            if known is None or known.approval_id <= after:
+                try:
+                    return await texts.submit(text)
+                except replies.StateConflict as conflict:
+                    log.info("text_not_taken", code=conflict.code)
+                    return None
+            if decision is None or known.status != "waiting":
+                return await texts.look(known)
+            reply = await self._engine.human_task(
+                self._contact, decision, None, approval_id=known.approval_id
+            )
+            return reply.approval
+
     async def leave(self, answer: str | None) -> None:
         with _translated():
             if answer and answer.strip():
                 await self._report("bot", answer[:MOST_TEXT_CHARS], f"{self._run.run_id}-answer")
-            if (await self._now()).task_type == _HUMAN:
+            if _is_a_persons(await self._now()):
                 return
             try:
                 await self._engine.end_contact(self._contact, "mail_answered")
@@ -221,6 +264,10 @@ class EngineContact:
             return {"result": True, "task": reply.task_name, "type": reply.task_type, "prompt": reply.prompt}
 
         return Tool(_spec(declared), run)
+
+
+def _is_a_persons(data: replies.AgentData) -> bool:
+    return data.task_type == _HUMAN or data.is_with_person
 
 
 @contextmanager

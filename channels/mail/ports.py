@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic import JsonValue as Json
 
 from adapters.models.tools import Tool
+from channels.engine_client.replies import ApprovalState
 from flow_engine.values import JsonValue
 
 Route = Literal["pipeline", "agent"]
@@ -115,6 +116,18 @@ class FlowContact(Protocol):
         """Change to the first reachable human task. `{"status": "escalated", …}`, or `{"error": …}`."""
         ...
 
+    async def last_text(self) -> int | None:
+        """The number of the last text that was put before a person, 0 for none; None where the task lets
+        texts be sent unread."""
+        ...
+
+    async def put_before_person(
+        self, text: str, after: int, decision: Decision | None
+    ) -> ApprovalState | None:
+        """The text with its number above `after`, put before a person where there is none yet, and what has
+        become of it; `decision`, where it still waits, is passed on. None where a person writes now."""
+        ...
+
     async def leave(self, answer: str | None) -> None:
         """Report the answer, and end the contact unless a person has it now."""
         ...
@@ -164,6 +177,14 @@ class Classification(_Stored):
     summary: str = ""
 
 
+class HeldReply(_Stored):
+    """The reply of the call under way waits for a person at the engine. `after` is the number of the text
+    before it, stored before the engine has this one; `approval` is the engine's account of it."""
+
+    after: int
+    approval: ApprovalState | None = None
+
+
 class RunProgress(_Stored):
     """Everything that a run needs to go on. `waiting` are the calls that wait for a person, made in the
     model's turn `waiting_at`; `started` is the id of a call that had begun and not ended. Tokens count all
@@ -178,6 +199,7 @@ class RunProgress(_Stored):
     started: str | None = None
     waiting: tuple[StoredCall, ...] = ()
     waiting_at: int = 0
+    held: HeldReply | None = None
     classification: Classification | None = None
 
     @property

@@ -16,6 +16,7 @@ import structlog
 from adapters.models import loop as tool_loops
 from adapters.models.audit import AuditedModel, CallLog
 from adapters.models.tools import Approval, ToolRule, ToolRules, Undecided
+from channels.engine_client.approvals import is_decided
 from channels.mail import config, loading, ports, preprocessing, routing, tools
 from channels.mail.message import ParsedMail, parse_mail
 from channels.mail.pipeline import classify, draft_letter, write_draft
@@ -119,6 +120,7 @@ class _Work:
             parts.clock,
             earlier,
             numbered=lambda: len(self._progress.tool_calls),
+            reviewed=self._reviewed,
         )
 
     # The pipeline -----------------------------------------------------------------------------------
@@ -230,6 +232,8 @@ class _Work:
             async for event in events:
                 if isinstance(event, tool_loops.LoopResult):
                     return await self._ended(event, policy)
+                if self._desk.is_waiting and isinstance(event, tool_loops.ToolFinished):
+                    return await self._waits((_stored_call(event.call),))
                 spent = await self._noted(event)
                 if spent is not None:
                     return ports.RunOutcome("error", self._progress, error=spent)
@@ -256,6 +260,7 @@ class _Work:
                 )
                 await self._checkpoint(
                     started=None,
+                    held=None,
                     tool_calls=(*self._progress.tool_calls, line),
                     turns=(*self._progress.turns, _stored(message)),
                 )
@@ -274,10 +279,30 @@ class _Work:
         if result.status == "waiting":
             pending = tool_loops.unanswered(result.messages)
             asked = tuple(_stored_call(call) for call in pending if policy.verdict(call) == "prompt")
-            await self._checkpoint(waiting=asked, waiting_at=self._progress.iterations)
-            return ports.RunOutcome("waiting", self._progress)
+            return await self._waits(asked)
         self._progress = self._progress.model_copy(update={"iterations": result.iterations})
         return ports.RunOutcome(result.status, self._progress, error=result.error)
+
+    async def _waits(self, calls: Sequence[ports.StoredCall]) -> ports.RunOutcome:
+        await self._checkpoint(started=None, waiting=tuple(calls), waiting_at=self._progress.iterations)
+        return ports.RunOutcome("waiting", self._progress)
+
+    async def _reviewed(self, text: str) -> tools.Review | None:
+        """What a person has made of a reply, by the engine's account of it. The number before it is stored
+        before the engine has the text: a run that is taken over puts it there once."""
+        flow, held = self._parts.flow, self._progress.held
+        if flow is None:
+            return None
+        if held is None:
+            after = await flow.last_text()
+            if after is None:
+                return None
+            held = ports.HeldReply(after=after)
+            await self._checkpoint(held=held)
+        found = await flow.put_before_person(text, held.after, self._run.decision)
+        if found is not None and not is_decided(found):
+            await self._checkpoint(held=held.model_copy(update={"approval": found}))
+        return tools.Review.of(found)
 
     async def _settle_interrupted(self) -> None:
         """A call that had begun and never ended: made again only where that does nothing twice."""

@@ -210,6 +210,12 @@ class RunStore:
             raise RunTakenOver(run.id)
         return replace(run, row=row, serial=run.serial + 1)
 
+    async def decide(self, run: StoredRun, decision: Decision) -> None:
+        """The run goes on; nothing where somebody else has decided, or works on it."""
+        work = run.work.model_copy(update={"decision": decision})
+        with contextlib.suppress(RunTakenOver):
+            await self.replace(run, run.row.model_copy(update={"status": "queued", "work": work}))
+
     async def moved(self, id_: str, place: Place) -> None:
         """A run that is not held has its mail elsewhere now; nothing where it is held or has ended."""
         record = await self.tables.runs.get(self.tenant_id, id_)

@@ -3,16 +3,22 @@
 1. A reply is sent where rule and trust allow it, to people of the thread or of the profile's allow-list,
    within the limits. Everything else becomes a draft, with the reason.
 2. A tool that is repeated after a crash does nothing twice: mails have their Message-IDs from the run.
-3. A mailbox or an engine that is away is no answer for the model: the run stops and goes on later.
+3. In a task with approval a reply is put before a person at the engine, and the run waits: what that person
+   lets pass, changed or not, is sent.
+4. A mailbox or an engine that is away is no answer for the model: the run stops and goes on later.
 """
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 import structlog
 
 from adapters.models.tools import Approval, Arguments, Tool, ToolRegistry
+from channels.engine_client.approvals import SENT, is_decided
+from channels.engine_client.replies import ApprovalState
 from channels.http_tools.tools import CallContext, http_tool
 from channels.mail import composing, message, ports, routing
 from channels.mail.config import MailboxConfig, MailConfig, MailTool, Profile
@@ -34,10 +40,31 @@ _MOST_TEXT: Final = 2_000
 log: Any = structlog.get_logger("flow_engine.mail")
 
 
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What a person has made of a reply's text. `text` is what is sent, and of a rejected one the reason."""
+
+    fate: Literal["waiting", "sent", "rejected", "late"]
+    text: str = ""
+
+    @classmethod
+    def of(cls, found: ApprovalState | None) -> Review:
+        """By the engine's account of the text; None where a person writes instead."""
+        if found is None or found.status == "withdrawn":
+            return cls("rejected", "a person writes to them, or it is no longer wanted")
+        if not is_decided(found):
+            return cls("waiting")
+        if found.status in SENT:
+            return cls("sent", found.text)
+        return cls("late") if found.status == "timeout" else cls("rejected", found.reason or "")
+
+
 @dataclass(slots=True)
 class Desk:
     """What the tools of one run work with. `earlier` are the thread's other mails; `numbered` gives the
-    number of the call that runs. `away` is what kept a tool from its answer, for whoever runs the loop."""
+    number of the call that runs. `reviewed` gives what a person has made of a reply's text, None where nobody
+    has to read it. `away` is what kept a tool from its answer, and
+    `is_waiting` that it is a person's turn, for whoever runs the loop."""
 
     run_id: str
     mail: message.ParsedMail
@@ -51,19 +78,31 @@ class Desk:
     allowed_recipients: tuple[str, ...] = ()
     flow: ports.FlowContact | None = None
     numbered: Callable[[], int] = field(default=lambda: 0)
+    reviewed: Callable[[str], Awaitable[Review | None]] | None = None
     away: RetryLater | None = None
+    is_waiting: bool = False
 
     async def send_reply(self, arguments: Arguments) -> object:
         letter = _letter(arguments)
-        mail = self._composed(letter, is_sent=True)
         allowed = self.people() | set(self.allowed_recipients)
-        reason: str | None
+        reason: str | None = None
         if not self.judgement.sends:
             reason = "the sender is not authenticated, so replies are left as drafts"
         elif any(recipient not in allowed for recipient in letter.to):
             reason = "an address in `to` is not of the thread"
-        else:
-            reason = await self.allowance.reply(mail.message_id, self.mail.thread, letter.to)
+        elif self.reviewed is not None and (review := await self.reviewed(letter.body)) is not None:
+            match review.fate:
+                case "waiting":
+                    self.is_waiting = True
+                    return {"status": "waiting"}
+                case "rejected":
+                    return {"error": f"a person has rejected this text: {review.text or 'no reason given'}"}
+                case "late":
+                    reason = "nobody has approved it in time"
+                case "sent":
+                    letter = replace(letter, body=review.text)
+        mail = self._composed(letter, is_sent=True)
+        reason = reason or await self.allowance.reply(mail.message_id, self.mail.thread, letter.to)
         if reason is not None:
             mail = self._composed(letter, is_sent=False)
             await self.mailbox.draft(mail)

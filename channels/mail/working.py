@@ -19,9 +19,10 @@ from typing import Any, Final
 
 import structlog
 
+from channels.engine_client import client
 from channels.mail import delivery, flow, loading, message, ports, processing, routing
 from channels.mail.metrics import MailMetrics
-from channels.mail.runs import HeldRun, RunCalls, RunStore, RunTakenOver, pause_after
+from channels.mail.runs import HeldRun, RunCalls, RunStore, RunTakenOver, StoredRun, pause_after
 from channels.mail.state import MailboxState
 from flow_engine.errors import FlowEngineError, RetryLater
 from flow_engine.ports.clock import Clock
@@ -37,6 +38,7 @@ FORGET_EVERY: Final = timedelta(minutes=10)
 log: Any = structlog.get_logger("flow_engine.mail")
 
 Process = Callable[[HeldRun], Awaitable[ports.RunOutcome]]
+Watch = Callable[[StoredRun], Awaitable[ports.Decision | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,16 @@ class MailAgent:
             run = processing.MailRun(held.id, mail, judgement, work.progress, work.decision)
             return await processing.process_message(run, run_parts)
 
+    async def decision(self, run: StoredRun) -> ports.Decision | None:
+        """What a person has decided at the engine on the reply that the run waits with; None while nobody
+        has, or it waits for something else. Raises RetryLater, CallTheOperator."""
+        held, row = run.work.progress.held, run.row
+        profile = self._parts.loaded.config.agent.profiles.get(row.profile or "")
+        if held is None or held.approval is None or profile is None or profile.flow is None:
+            return None
+        contact = client.Contact(row.conversation_id or "", run.id)
+        return await self._parts.flows.decision(profile.flow, contact, held.approval)
+
     async def _contact(
         self, held: HeldRun, mail: message.ParsedMail, judgement: routing.Judgement, stack: AsyncExitStack
     ) -> ports.FlowContact | None:
@@ -124,7 +136,8 @@ class WorkTuning:
 
 
 class RunWorker:
-    """`process` works on one run; the runs are those of `runs`, and `states` those of the mailboxes."""
+    """`process` works on one run; the runs are those of `runs`, and `states` those of the mailboxes. `watch`
+    looks after one that waits."""
 
     def __init__(
         self,
@@ -133,10 +146,13 @@ class RunWorker:
         tuning: WorkTuning,
         metrics: MailMetrics,
         states: Sequence[MailboxState] = (),
+        watch: Watch | None = None,
     ) -> None:
         self._runs = runs
         self._states = states
         self._process = process
+        self._watch = watch
+        self._watching: dict[str, asyncio.Task[None]] = {}
         self._tuning = tuning
         self._metrics = metrics
         self._awake = asyncio.Event()
@@ -171,6 +187,9 @@ class RunWorker:
                 awake.cancel()
         finally:
             stop.cancel()
+            for watching in self._watching.values():
+                watching.cancel()
+            await asyncio.gather(*self._watching.values(), return_exceptions=True)
             if self._working:
                 _, left = await asyncio.wait(self._working.values(), timeout=self._tuning.stop_within_s)
                 for task in left:
@@ -184,6 +203,9 @@ class RunWorker:
         self._metrics.under_way(Counter(run.row.status for run in under_way))
         now = self._runs.clock.now().timestamp()
         for run in under_way:
+            if run.row.status == "waiting" and run.work.progress.held and run.id not in self._watching:
+                self._watching[run.id] = asyncio.create_task(self._look_after(run))
+        for run in under_way:
             if len(self._working) >= self._tuning.at_once:
                 return
             if run.id in self._working or not run.is_due(now):
@@ -191,6 +213,18 @@ class RunWorker:
             held = await self._runs.claim(run, self._tuning.lease_s)
             if held is not None:
                 self._working[held.id] = asyncio.create_task(self._run(held))
+
+    async def _look_after(self, run: StoredRun) -> None:
+        """Never raises; an engine that is away is asked again."""
+        try:
+            decision = None if self._watch is None else await self._watch(run)
+            if decision is not None:
+                await self._runs.decide(run, decision)
+                self._awake.set()
+        except FlowEngineError as error:
+            log.warning("approval_not_read", run=run.id, code=error.code)
+        finally:
+            del self._watching[run.id]
 
     async def _run(self, held: HeldRun) -> None:
         """Never raises; a bug is logged and counts as a failed attempt."""

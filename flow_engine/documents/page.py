@@ -120,8 +120,9 @@ sent.
   withdraw the text; the event says `withdrawn`.
 - `approval` in a task of another type is refused at the save (`approval_not_supervised`). Speech cannot
   be held back: the linter warns of such a task on the phone.
-- Holding a text back is the agent's part. The [chat](chat.md#answers-that-a-person-reads-first) does it by
-  itself; the mail and voice agents send what their model writes: such tasks are not for them.
+- Holding a text back is the agent's part. The agents for [chat](chat.md#answers-that-a-person-reads-first)
+  and [mail](mail.md#replies-that-a-person-reads-first) do it by themselves; the voice agent says what its
+  model says: such tasks are not for it.
 
 ## Sensitive values
 
