@@ -1,0 +1,151 @@
+"""What every command of `flow-engine` keeps: help, refused options, and files that are none or of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from service.cli import app
+from tests.flow_engine.linting.versions import sound_version
+
+UNREADABLE = 2
+ODD = "<odd>"
+"""Where the file in question stands among the arguments."""
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    inner: dict[str, Any] | None = getattr(command, "commands", None)
+    if inner is None:
+        yield path
+    else:
+        for name, each in inner.items():
+            yield from leaves(each, (*path, name))
+
+
+TREE: Any = typer.main.get_command(app)
+COMMANDS = sorted(leaves(TREE))
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    """Exit code and both streams. Fails for a traceback, which is what nobody should see."""
+    result = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself_and_each_of_its_options(path: tuple[str, ...]) -> None:
+    code, out, _ = run(*path, "--help")
+    assert code == 0
+    command = TREE
+    for name in path:
+        command = command.commands[name]
+    assert command.help, "a sentence that says what it does"
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and parameter.name != "help":
+            assert parameter.opts[-1] in out
+            assert parameter.help, f"{path}: {parameter.opts}"
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_an_option_that_no_command_has_is_refused_with_its_usage(path: tuple[str, ...]) -> None:
+    code, out, err = run(*path, "--no-such-option")
+    assert (code, out) == (2, "")
+    assert "--no-such-option" in err
+
+
+def test_a_command_that_is_none_is_refused() -> None:
+    for words in (("flows",), ("flow", "valdate"), ("gateway", "cache", "cler")):
+        code, out, err = run(*words)
+        assert (code, out) == (2, "")
+        assert words[-1] in err
+
+
+READERS = [
+    ("flow", "validate", ODD),
+    ("flow", "diagram", ODD),
+    ("flow", "diff", ODD, ODD),
+    ("flow", "merge", ODD, ODD, ODD),
+    ("flow", "test", ODD),
+    ("flow", "replay", ODD, "--conversations", ODD),
+    ("flow", "simulate", ODD, "--persona", ODD, "--recorded", ODD),
+    ("flow", "import", "retell", ODD),
+    ("flow", "import", "pipecat", ODD),
+    ("flow", "import", "rasa", ODD),
+    ("flow", "import", "dialogflow-cx", ODD),
+    ("mail", "check", "--config", ODD),
+    ("mail", "explain", "--config", ODD, ODD),
+    ("gateway", "serve", "--config", ODD),
+    ("voice", "serve", "--config", ODD),
+    ("voice", "replay", "--config", ODD, "--events", ODD),
+]
+
+
+@pytest.mark.parametrize("arguments", READERS, ids=lambda words: " ".join(words[:3]))
+def test_a_file_that_is_not_there_is_named(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*(word.replace(ODD, "nowhere.json") for word in arguments))
+    assert code == UNREADABLE
+    assert "nowhere.json" in out + err
+    assert list(tmp_path.iterdir()) == [], "nothing was written"
+
+
+CONTENTS = {
+    "empty": b"",
+    "half an object": b'{"tasks": [',
+    "no text": b"\xff\xfe\x00\x01",
+    "deep": b"[" * 2_000,
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+@pytest.mark.parametrize("arguments", READERS, ids=lambda words: " ".join(words[:3]))
+def test_a_file_of_something_else_is_refused_with_a_reason(
+    arguments: tuple[str, ...], content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd.json").write_bytes(content)
+    code, out, err = run(*(word.replace(ODD, "odd.json") for word in arguments))
+    assert code in {1, UNREADABLE}, (out, err)
+    assert (out + err).strip()
+    assert "Traceback" not in out + err
+
+
+def test_a_folder_is_no_version(tmp_path: Path) -> None:
+    for command in ("validate", "diagram"):
+        code, out, err = run("flow", command, str(tmp_path))
+        assert code == UNREADABLE
+        assert str(tmp_path) in (out + err).replace("\n", "")
+
+
+def test_a_diagram_is_never_written_over_by_a_refusal(tmp_path: Path) -> None:
+    import_me, kept = tmp_path / "version.json", tmp_path / "diagram.dot"
+    import_me.write_text("{")
+    kept.write_text("as it was")
+    code, _, _ = run("flow", "diagram", str(import_me), "--output", str(kept))
+    assert code in {1, UNREADABLE}
+    assert kept.read_text() == "as it was"
+
+
+def test_limits_of_numbers_are_told(tmp_path: Path) -> None:
+    version = tmp_path / "version.json"
+    version.write_text(json.dumps(sound_version()))
+    for arguments, said in (
+        (("serve", "--port", "65536"), "65535"),
+        (("serve", "--port", "many"), "--port"),
+        (("jobs", "dead", "--limit", "0"), "--limit"),
+        (("worker", "--metrics-port", "0"), "--metrics-port"),
+        (("flow", "simulate", str(version), "--persona", str(version), "--runs", "0"), "--runs"),
+        (("flow", "import", "voiceflow", str(version)), "voiceflow"),
+    ):
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, ""), arguments
+        assert said in err, arguments
