@@ -8,17 +8,7 @@ from typing_extensions import TypedDict
 
 from api.endpoints import Call, Endpoint, Parameter, json_response
 from api.operators import Probe, verdicts
-from flow_engine.use_cases.operating import (
-    BacklogReply,
-    EventsReply,
-    JobsReply,
-    LetterReplayed,
-    LettersReply,
-    LiveReply,
-    ModelCallsReply,
-    Operations,
-    ProcessRow,
-)
+from flow_engine.use_cases import operating
 
 ROWS, ROWS_AT_MOST = 50, 200
 SECONDS, REQUESTS = "flow_engine_http_request_seconds", "flow_engine_http_requests"
@@ -35,8 +25,8 @@ class StoreRow(TypedDict):
 class OperationsReply(TypedDict):
     release: str
     stores: Sequence[StoreRow]
-    processes: Sequence[ProcessRow]
-    backlog: BacklogReply | None
+    processes: Sequence[operating.ProcessRow]
+    backlog: operating.BacklogReply | None
 
 
 class RouteLatency(TypedDict):
@@ -64,7 +54,7 @@ class OperationsRoutes:
 
     def __init__(
         self,
-        operations: Operations,
+        operations: operating.Operations,
         probes: Mapping[str, Probe],
         scrape: Callable[[], Awaitable[bytes]],
         release: str,
@@ -123,12 +113,14 @@ class OperationsRoutes:
                 "/operations", self.overview, "Stores, processes and what waits to be done", OperationsReply
             ),
             _get("/operations/latency", self.latency, "How long each route takes", LatencyReply),
-            _get("/jobs", self.jobs, "Background jobs, the first to be due first", JobsReply, _LIMIT),
+            _get(
+                "/jobs", self.jobs, "Background jobs, the first to be due first", operating.JobsReply, _LIMIT
+            ),
             _get(
                 "/dead-letters",
                 self.dead_letters,
                 "Jobs that were given up, the latest first",
-                LettersReply,
+                operating.LettersReply,
                 _LIMIT,
             ),
             Endpoint(
@@ -138,14 +130,14 @@ class OperationsRoutes:
                 summary="Have a job that was given up done again",
                 audience="watchers",
                 scopes=("operator",),
-                reply=LetterReplayed,
+                reply=operating.LetterReplayed,
                 problems=(404,),
             ),
             _get(
                 "/events",
                 self.events,
                 "Events of the reporting stream, the newest first",
-                EventsReply,
+                operating.EventsReply,
                 _BEFORE,
                 _LIMIT,
             ),
@@ -153,7 +145,7 @@ class OperationsRoutes:
                 "/model-calls",
                 self.model_calls,
                 "Calls of language models, the newest first, with what they cost",
-                ModelCallsReply,
+                operating.ModelCallsReply,
                 _BEFORE,
                 _LIMIT,
             ),
@@ -164,7 +156,7 @@ class OperationsRoutes:
                 summary="How many conversations are not closed, by version",
                 audience="watchers",
                 scopes=("operator", "designer"),
-                reply=LiveReply,
+                reply=operating.LiveReply,
             ),
         ]
 

@@ -11,16 +11,7 @@ from typing import Final, cast
 from pydantic import ConfigDict, JsonValue
 from pydantic.alias_generators import to_camel
 
-from flow_engine.importing.drafts import (
-    Draft,
-    Foreign,
-    ImportedDraft,
-    TaskDraft,
-    condition_literal,
-    joined,
-    read_foreign,
-    unread,
-)
+from flow_engine.importing import drafts
 
 _SYSTEM_TYPES: Final[Mapping[str, str]] = {
     "@sys.date": "date",
@@ -56,7 +47,7 @@ _TOKEN: Final = re.compile(
 )
 
 
-class Resource(Foreign):
+class Resource(drafts.Foreign):
     model_config = ConfigDict(alias_generator=to_camel)
 
 
@@ -191,12 +182,12 @@ def _parts(below: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     return parts
 
 
-def from_dialogflow(raw: JsonValue) -> ImportedDraft:
+def from_dialogflow(raw: JsonValue) -> drafts.ImportedDraft:
     """The agent as a draft. `raw` is what `gathered` makes, or the same resources as REST lists them. Raises
     CorrectTheInput `original_invalid`."""
-    package, draft = read_foreign(Package, raw), Draft()
+    package, draft = drafts.read_foreign(Package, raw), drafts.Draft()
     draft.language = package.agent.default_language_code
-    draft.remarks += unread(package, (), _KEPT_ASIDE)
+    draft.remarks += drafts.unread(package, (), _KEPT_ASIDE)
     return _Import(draft, package).made()
 
 
@@ -206,7 +197,7 @@ def _last(name: str) -> str:
 
 
 class _Import:
-    def __init__(self, draft: Draft, package: Package) -> None:
+    def __init__(self, draft: drafts.Draft, package: Package) -> None:
         self._draft, self._package = draft, package
         self._intents = {
             key: each for each in package.intents for key in (each.display_name, _last(each.name))
@@ -216,7 +207,7 @@ class _Import:
         }
         self._flows = {key: each for each in package.flows for key in (each.display_name, _last(each.name))}
 
-    def made(self) -> ImportedDraft:
+    def made(self) -> drafts.ImportedDraft:
         draft = self._draft
         for number, flow in enumerate(self._package.flows):
             for page_number, page in enumerate(flow.pages):
@@ -262,7 +253,9 @@ class _Import:
                 f"Ask for {parameter.display_name}" + (f': "{_text(asked)}"' if asked else ".")
             )
 
-    def _say(self, task: TaskDraft, said: Fulfillment, when: str, place: tuple[str | int, ...]) -> None:
+    def _say(
+        self, task: drafts.TaskDraft, said: Fulfillment, when: str, place: tuple[str | int, ...]
+    ) -> None:
         """What is said and called in a task; `when` is the only case in which it is, in words."""
         if spoken := said.spoken:
             task.prompts.append(f'{f"When {when}, say" if when else "Say"}: "{_text(spoken)}"')
@@ -361,11 +354,12 @@ class _Import:
         name, sign, value = match["name"], match["sign"], match["value"]
         if (match["scope"][1:], name, sign, value.strip("\"'")) == _FORM_IS_COMPLETE:
             required = [f"has({self._draft.value(each.display_name)})" for each in form if each.required]
-            return f"({joined(required, 'and')})" if required else "(true == true)"
+            return f"({drafts.joined(required, 'and')})" if required else "(true == true)"
         path = self._draft.value(name)
         if value == "null":
             return f"not has({path})" if sign == "=" else f"has({path})"
-        return f"{path} {'==' if sign == '=' else sign} {condition_literal(value, self._draft.kind_of(name))}"
+        literal = drafts.condition_literal(value, self._draft.kind_of(name))
+        return f"{path} {'==' if sign == '=' else sign} {literal}"
 
 
 def _text(original: str) -> str:

@@ -10,16 +10,7 @@ from typing import Final, Literal, cast
 
 from pydantic import Field, JsonValue
 
-from flow_engine.importing.drafts import (
-    Draft,
-    Foreign,
-    ImportedDraft,
-    TaskDraft,
-    condition_literal,
-    joined,
-    read_foreign,
-    unread,
-)
+from flow_engine.importing import drafts
 
 _VISUAL: Final = frozenset(
     {"begin_tag_display_position", "notes", "version", "conversation_flow_id", "last_modified"}
@@ -34,48 +25,48 @@ _EMPTY_WORDS: Final = frozenset({"", "always", "else"})
 _DECIDES: Final = frozenset({"branch", "extract_dynamic_variables"})
 
 
-class Equation(Foreign):
+class Equation(drafts.Foreign):
     left: str
     operator: Literal["==", "!=", ">", ">=", "<", "<=", "contains", "not_contains", "exists", "not_exist"]
     right: str = ""
 
 
-class Transition(Foreign):
+class Transition(drafts.Foreign):
     type: Literal["prompt", "equation"] = "prompt"
     prompt: str = ""
     equations: tuple[Equation, ...] = ()
     operator: Literal["||", "&&"] = "&&"
 
 
-class Edge(Foreign):
+class Edge(drafts.Foreign):
     id: str = ""
     transition_condition: Transition = Transition()
     destination_node_id: str = ""
 
 
-class Instruction(Foreign):
+class Instruction(drafts.Foreign):
     type: str = "prompt"
     text: str = ""
 
 
-class Position(Foreign):
+class Position(drafts.Foreign):
     x: float = 0
     y: float = 0
 
 
-class GlobalSetting(Foreign):
+class GlobalSetting(drafts.Foreign):
     condition: str
     go_back_conditions: tuple[Edge, ...] = ()
 
 
-class ExtractedVariable(Foreign):
+class ExtractedVariable(drafts.Foreign):
     name: str
     type: str = "string"
     description: str = ""
     choices: tuple[str, ...] = ()
 
 
-class Tool(Foreign):
+class Tool(drafts.Foreign):
     """A tool of the flow or of a subagent."""
 
     name: str
@@ -88,14 +79,14 @@ class Tool(Foreign):
     variables: tuple[ExtractedVariable, ...] = ()
 
 
-class McpServer(Foreign):
+class McpServer(drafts.Foreign):
     name: str
     url: str = ""
     id: str = ""
     mcp_id: str = ""
 
 
-class Node(Foreign):
+class Node(drafts.Foreign):
     id: str
     type: str
     name: str = ""
@@ -116,12 +107,12 @@ class Node(Foreign):
     response_variables: Mapping[str, str] = Field(default_factory=dict[str, str])
 
 
-class ModelChoice(Foreign):
+class ModelChoice(drafts.Foreign):
     model: str
     type: str = ""
 
 
-class ConversationFlow(Foreign):
+class ConversationFlow(drafts.Foreign):
     nodes: tuple[Node, ...]
     start_node_id: str = ""
     global_prompt: str = ""
@@ -142,29 +133,29 @@ class _Way:
     collected: tuple[str, ...]
 
 
-def from_retell(raw: JsonValue) -> ImportedDraft:
+def from_retell(raw: JsonValue) -> drafts.ImportedDraft:
     """The conversation flow as a draft. `raw` is the flow, or the export of an agent that has it as
     `conversationFlow`. Raises CorrectTheInput `original_invalid`."""
-    draft, place = Draft(), ()
+    draft, place = drafts.Draft(), ()
     if isinstance(raw, dict) and isinstance(inner := raw.get("conversationFlow"), dict):
         for name in raw.keys() - {"conversationFlow"}:
             draft.dropped((name,), f"{name!r} is a setting of the agent, not of its flow")
         if isinstance(language := raw.get("language"), str):
             draft.language = language
         raw, place = inner, ("conversationFlow",)
-    flow = read_foreign(ConversationFlow, raw)
+    flow = drafts.read_foreign(ConversationFlow, raw)
     return _Import(draft, flow, place).made()
 
 
 class _Import:
-    def __init__(self, draft: Draft, flow: ConversationFlow, place: tuple[str, ...]) -> None:
+    def __init__(self, draft: drafts.Draft, flow: ConversationFlow, place: tuple[str, ...]) -> None:
         self._draft, self._flow, self._place = draft, flow, place
         self._nodes = {node.id: node for node in flow.nodes}
         self._places = {node.id: (*place, "nodes", number) for number, node in enumerate(flow.nodes)}
 
-    def made(self) -> ImportedDraft:
+    def made(self) -> drafts.ImportedDraft:
         draft, flow = self._draft, self._flow
-        draft.remarks += unread(flow, self._place, _VISUAL)
+        draft.remarks += drafts.unread(flow, self._place, _VISUAL)
         draft.defaults.update(flow.default_dynamic_variables)
         for node in flow.nodes:
             self._collects(node)
@@ -181,7 +172,7 @@ class _Import:
             for way in self._ways(node, (node.id,)) if node.id in draft.tasks else ():
                 for name in way.collected:
                     draft.tasks[way.target].needs.setdefault(name, False)
-                when = joined(way.equations, "and")
+                when = drafts.joined(way.equations, "and")
                 words = " and ".join(each for each in way.words if each.casefold() not in _EMPTY_WORDS)
                 draft.way(node.id, way.target, when=when, reason=words, automatic=bool(when) and not words)
         start = flow.start_node_id or flow.nodes[0].id
@@ -238,7 +229,7 @@ class _Import:
         if node.type not in _SPOKEN | _HUMAN | {"function", "mcp"}:
             draft.changed(place, f"a node of the unknown type {node.type!r} is a task")
 
-    def _tools_of(self, node: Node, task: TaskDraft) -> None:
+    def _tools_of(self, node: Node, task: drafts.TaskDraft) -> None:
         servers = {each.mcp_id or each.id or each.name: each for each in self._flow.mcps}
         tools = [
             each
@@ -312,7 +303,9 @@ class _Import:
             self._draft.changed(place, "'contains' is judged by the model, not by the engine")
             said = (f"{each.left} {each.operator} {each.right}".strip() for each in transition.equations)
             return f" {'and' if transition.operator == '&&' else 'or'} ".join(said), ""
-        return "", joined([part or "" for part in parts], "and" if transition.operator == "&&" else "or")
+        return "", drafts.joined(
+            [part or "" for part in parts], "and" if transition.operator == "&&" else "or"
+        )
 
     def _equation(self, equation: Equation) -> str | None:
         name = equation.left.strip().removeprefix("{{").removesuffix("}}").strip()
@@ -321,4 +314,5 @@ class _Import:
             return f"{'' if equation.operator == 'exists' else 'not '}has({left})"
         if "contains" in equation.operator:
             return None
-        return f"{left} {equation.operator} {condition_literal(equation.right, self._draft.kind_of(name))}"
+        literal = drafts.condition_literal(equation.right, self._draft.kind_of(name))
+        return f"{left} {equation.operator} {literal}"

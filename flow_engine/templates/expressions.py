@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import nodes
 
-from flow_engine.templates import values
+from flow_engine.templates import parsing, values
 from flow_engine.templates.frame import Frame
 from flow_engine.templates.names import (
     ROOT_NAMES,
@@ -27,16 +27,6 @@ from flow_engine.templates.names import (
     reference_to,
     root_of,
     value_of,
-)
-from flow_engine.templates.parsing import (
-    FORBIDDEN,
-    JAVASCRIPT,
-    MAX_DEPTH,
-    REFERENCE_AS_VALUE,
-    UNKNOWN_NAME,
-    Problem,
-    UnusableTemplate,
-    too_deep,
 )
 
 _PRIVATE_BUT_DATA = "_id"
@@ -81,8 +71,8 @@ class Expressions:
     """
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
-        self.suspicions: list[Problem] = []
+        self.problems: list[parsing.Problem] = []
+        self.suspicions: list[parsing.Problem] = []
         self.uses: list[VariableUse] = []
         self.names: Mapping[str, int] = {}
         self.operations = 0
@@ -109,26 +99,32 @@ class Expressions:
             hint = f"{node.name!r} is unknown; write ${node.name}"
         else:
             hint = f"{node.name!r} is unknown; templates know {', '.join(ROOT_NAMES)}"
-        self._suspect(node, JAVASCRIPT if node.name in _JAVASCRIPT_WORDS else UNKNOWN_NAME, hint)
+        self._suspect(
+            node, parsing.JAVASCRIPT if node.name in _JAVASCRIPT_WORDS else parsing.UNKNOWN_NAME, hint
+        )
         return _always(values.unknown(label_of(node)))
 
     def path(self, dotted: str, line: int) -> Expression:
         """A path without brackets, such as `$tenant.name`. Raises `UnusableTemplate` where it is too deep."""
         known, expression = _compiled_path(dotted)
-        if self.depth + known.operations > MAX_DEPTH:  # each operation is a level
-            raise UnusableTemplate(too_deep(line))
+        if self.depth + known.operations > parsing.MAX_DEPTH:  # each operation is a level
+            raise parsing.UnusableTemplate(parsing.too_deep(line))
         self.operations += known.operations
         self.reads |= known.reads
         self.uses += [VariableUse(line, use.key, use.label) for use in known.uses]
-        self.problems += [Problem(line, problem.code, problem.message) for problem in known.problems]
-        self.suspicions += [Problem(line, problem.code, problem.message) for problem in known.suspicions]
+        self.problems += [parsing.Problem(line, problem.code, problem.message) for problem in known.problems]
+        self.suspicions += [
+            parsing.Problem(line, problem.code, problem.message) for problem in known.suspicions
+        ]
         return expression
 
     def visit_Getattr(self, node: nodes.Getattr) -> Expression:
         if node.attr.startswith("_") and node.attr != _PRIVATE_BUT_DATA:
             self.forbid(node, f"{node.attr!r}: names after a dot do not start with _")
         if node.attr == "length" and root_of(node) not in self.names:
-            self._suspect(node, JAVASCRIPT, ".length is JavaScript, unless a key; write the filter length")
+            self._suspect(
+                node, parsing.JAVASCRIPT, ".length is JavaScript, unless a key; write the filter length"
+            )
         return self._member(node, node.node, _always(node.attr), node.attr)
 
     def visit_Getitem(self, node: nodes.Getitem) -> Expression:
@@ -157,7 +153,9 @@ class Expressions:
             return of_variable(key, values.unknown(label))
         root = root_of(node)
         if root == VARS:
-            self._suspect(node, UNKNOWN_NAME, f"{label}: a reference has no parts; use $values for the value")
+            self._suspect(
+                node, parsing.UNKNOWN_NAME, f"{label}: a reference has no parts; use $values for the value"
+            )
         absent = _absent(root, label)
         path = () if self._read_by_path or root in self.names else path_of(node)
         if len(path) > 1 and root in ROOTS:
@@ -188,8 +186,8 @@ class Expressions:
         """Count an operation, one level below the last. Raises `UnusableTemplate` where that is too deep."""
         self.operations += 1
         self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise UnusableTemplate(too_deep(node.lineno or 1))
+        if self.depth > parsing.MAX_DEPTH:
+            raise parsing.UnusableTemplate(parsing.too_deep(node.lineno or 1))
 
     def visit_Const(self, node: nodes.Const) -> Expression:
         return _always(node.value)
@@ -265,7 +263,7 @@ class Expressions:
             instead = label_of(node).replace(VARS, VALUES, 1)
             self._suspect(
                 node,
-                REFERENCE_AS_VALUE,
+                parsing.REFERENCE_AS_VALUE,
                 f"{label_of(node)} is a reference, never its value; write {instead}",
             )
         if isinstance(node, nodes.Name) and "." in node.name:
@@ -309,7 +307,7 @@ class Expressions:
         method = node.node.attr if isinstance(node.node, nodes.Getattr) else ""
         if method in _JAVASCRIPT_METHODS:
             message = f"{method}(…) is JavaScript; write {_JAVASCRIPT_METHODS[method]}"
-            self.problems.append(Problem(node.lineno, JAVASCRIPT, message))
+            self.problems.append(parsing.Problem(node.lineno, parsing.JAVASCRIPT, message))
         else:
             self.forbid(
                 node, f"nothing can be called; there are the filters {', '.join(sorted(values.FILTERS))}"
@@ -317,10 +315,10 @@ class Expressions:
         return _nothing
 
     def forbid(self, node: nodes.Node, message: str) -> None:
-        self.problems.append(Problem(node.lineno or 1, FORBIDDEN, message))
+        self.problems.append(parsing.Problem(node.lineno or 1, parsing.FORBIDDEN, message))
 
     def _suspect(self, node: nodes.Node, code: str, message: str) -> None:
-        self.suspicions.append(Problem(node.lineno or 1, code, message))
+        self.suspicions.append(parsing.Problem(node.lineno or 1, code, message))
 
 
 @lru_cache(maxsize=1024)

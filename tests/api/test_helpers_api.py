@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from api.editors import MODEL_PROVIDERS, STT_PROVIDERS, VOICE_PROVIDERS
-from flow_engine.documents import LlmConfig
+from flow_engine.documents.media import LlmConfig
 from flow_engine.errors import CallTheOperator
 from flow_engine.use_cases.model_catalog import speaks
 from system_prompts.loader import load_model_catalog, load_system_prompts

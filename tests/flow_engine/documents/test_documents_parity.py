@@ -20,8 +20,14 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 from pydantic import BaseModel
 
-from flow_engine import documents
-from flow_engine.documents import AudioMediaConfigPreset, Flow, FlowVersion, parse_document, parse_version
+from flow_engine.documents import (
+    AudioMediaConfigPreset,
+    FlowVersion,
+    media,
+    model,
+    parse_document,
+    parse_version,
+)
 from flow_engine.errors import CorrectTheInput, pointer
 from tests.flow_engine.documents import samples
 
@@ -31,43 +37,43 @@ LEAST_COMPARED = 2_000
 """Documents compared with the published schemas in a default run."""
 
 MODELS: dict[str, type[BaseModel] | None] = {
-    "AIHelper": documents.AiHelper,
-    "AudioMediaConfig": documents.AudioMediaConfig,
-    "AudioMediaConfigPreset": documents.AudioMediaConfigPreset,
-    "BaseAudioMediaConfig": documents.BaseAudioMediaConfig,
-    "BaseSTTConfig": documents.BaseSttConfig,
-    "BaseTTSConfig": documents.BaseTtsConfig,
-    "Checkpoint": documents.Checkpoint,
-    "ClosureConfig": documents.ClosureConfig,
-    "ConversationalFlow": documents.Flow,
-    "ConversationalFlowTask": documents.Task,
-    "ConversationalFlowTaskAIO": documents.Task,
-    "ConversationalFlowTaskAIS": documents.Task,
-    "ConversationalFlowTaskHUM": documents.Task,
-    "ConversationalFlowVersion": documents.FlowVersion,
-    "CourtesyMessageConfig": documents.CourtesyMessageConfig,
-    "CourtesyMessageGroqParams": documents.CourtesyMessageGroqParams,
-    "CourtesyMessageRandomParams": documents.CourtesyMessageRandomParams,
-    "LLMConfig": documents.LlmConfig,
+    "AIHelper": model.AiHelper,
+    "AudioMediaConfig": media.AudioMediaConfig,
+    "AudioMediaConfigPreset": media.AudioMediaConfigPreset,
+    "BaseAudioMediaConfig": media.BaseAudioMediaConfig,
+    "BaseSTTConfig": media.BaseSttConfig,
+    "BaseTTSConfig": media.BaseTtsConfig,
+    "Checkpoint": model.Checkpoint,
+    "ClosureConfig": model.ClosureConfig,
+    "ConversationalFlow": model.Flow,
+    "ConversationalFlowTask": model.Task,
+    "ConversationalFlowTaskAIO": model.Task,
+    "ConversationalFlowTaskAIS": model.Task,
+    "ConversationalFlowTaskHUM": model.Task,
+    "ConversationalFlowVersion": model.FlowVersion,
+    "CourtesyMessageConfig": media.CourtesyMessageConfig,
+    "CourtesyMessageGroqParams": media.CourtesyMessageGroqParams,
+    "CourtesyMessageRandomParams": media.CourtesyMessageRandomParams,
+    "LLMConfig": media.LlmConfig,
     "LanguageCode": None,  # a string
-    "LanguageDetectionConfig": documents.LanguageDetectionConfig,
-    "LanguageSTTConfig": documents.LanguageSttConfig,
-    "LanguageTTSConfig": documents.LanguageTtsConfig,
-    "LocalizedText": documents.LocalizedText,
-    "MCPServer": documents.McpServer,
-    "MCPToolParameter": documents.McpToolParameter,
-    "MCPToolParametersMap": documents.McpToolParametersMap,
-    "MCPToolSelection": documents.McpToolSelection,
-    "MediaConfig": documents.MediaConfig,
-    "RoutingParameters": documents.RoutingParameters,
-    "STTConfig": documents.SttConfig,
+    "LanguageDetectionConfig": media.LanguageDetectionConfig,
+    "LanguageSTTConfig": media.LanguageSttConfig,
+    "LanguageTTSConfig": media.LanguageTtsConfig,
+    "LocalizedText": media.LocalizedText,
+    "MCPServer": model.McpServer,
+    "MCPToolParameter": model.McpToolParameter,
+    "MCPToolParametersMap": model.McpToolParametersMap,
+    "MCPToolSelection": model.McpToolSelection,
+    "MediaConfig": media.MediaConfig,
+    "RoutingParameters": model.RoutingParameters,
+    "STTConfig": media.SttConfig,
     "SchemaVersionString": None,  # a string
-    "TTSConfig": documents.TtsConfig,
-    "TextMediaConfig": documents.TextMediaConfig,
-    "TransitionParameter": documents.TransitionParameter,
-    "VADConfig": documents.VadConfig,
-    "Variable": documents.Variable,
-    "WaitingMessagesConfiguration": documents.WaitingMessagesConfiguration,
+    "TTSConfig": media.TtsConfig,
+    "TextMediaConfig": media.TextMediaConfig,
+    "TransitionParameter": model.TransitionParameter,
+    "VADConfig": media.VadConfig,
+    "Variable": model.Variable,
+    "WaitingMessagesConfiguration": model.WaitingMessagesConfiguration,
 }
 
 
@@ -199,8 +205,8 @@ def _places(error: ValidationError) -> Iterator[str]:
         yield pointer(*path)
 
 
-def parse_flow(raw: object) -> Flow:
-    return parse_document(Flow, raw, "the flow")
+def parse_flow(raw: object) -> model.Flow:
+    return parse_document(model.Flow, raw, "the flow")
 
 
 def parse_preset(raw: object) -> AudioMediaConfigPreset:
@@ -460,13 +466,13 @@ def _comes_back(document: Any) -> None:
 def test_texts_with_a_form_are_judged_as_published(  # F2 F3
     name: str, original: samples.JsonObject, changed: str
 ) -> None:
-    model = MODELS[name]
-    assert model
+    kind = MODELS[name]
+    assert kind
     for value in (*TEXTS, None, True, 1, 1.0, [], {}):
         document = {**original, changed: value}
         expected = validator(name).is_valid(document)
         try:
-            model.model_validate(document)
+            kind.model_validate(document)
             accepted = True
         except ValueError:
             accepted = False
@@ -482,9 +488,9 @@ def test_every_published_schema_has_its_model_with_all_its_properties() -> None:
     assert set(published_schemas()) == set(MODELS)
     # Read from `model_extra`, since no document is checked against the schema that names it.
     unread = {"hideTranscriptionToHuman"}
-    for name, model in MODELS.items():
-        if model:
-            fields = {field.alias for field in model.model_fields.values()}
+    for name, kind in MODELS.items():
+        if kind:
+            fields = {field.alias for field in kind.model_fields.values()}
             assert _properties(published_schemas()[name]) - unread <= fields, name
 
 
@@ -497,5 +503,8 @@ def _properties(schema: dict[str, Any]) -> set[str]:
 
 
 def test_flows_and_versions_are_closed_and_nothing_else_is() -> None:  # F1 F2
-    models = {model for model in MODELS.values() if model}
-    assert {model for model in models if model.model_config.get("extra") == "forbid"} == {Flow, FlowVersion}
+    models = {kind for kind in MODELS.values() if kind}
+    assert {kind for kind in models if kind.model_config.get("extra") == "forbid"} == {
+        model.Flow,
+        FlowVersion,
+    }

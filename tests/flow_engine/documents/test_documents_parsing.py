@@ -11,16 +11,15 @@ from pydantic import ValidationError
 
 from flow_engine.documents import (
     AudioMediaConfigPreset,
-    CourtesyMessageGroqParams,
     CourtesyMessageRandomParams,
-    Flow,
     FlowVersion,
-    RoutingParameters,
     complete_version,
     parse_date_time,
     parse_document,
     parse_version,
 )
+from flow_engine.documents.media import CourtesyMessageGroqParams
+from flow_engine.documents.model import Flow, RoutingParameters
 from flow_engine.errors import CorrectTheInput, Finding
 from tests.flow_engine.documents import samples
 from tests.flow_engine.documents.samples import ENVIRONMENT, aio_task, full_version, hum_task, minimal_version

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_engine.documents import DocumentLimits, check_shape, content_hash, parse_json, parse_version
+from flow_engine.documents import DocumentLimits, content_hash, parse_json, parse_version
+from flow_engine.documents.parsing import check_shape
 from flow_engine.errors import CorrectTheInput
 from tests.flow_engine.documents import samples
 from tests.flow_engine.documents.samples import minimal_version
