@@ -23,16 +23,7 @@ from channels.engine_client.tools import END_CALL
 from channels.voice.carriers.carrier import CALL_ID_PARAMETER
 from channels.voice.flow.task_context import CONVERSATION_PARAMETER, WHEN_TO_END
 from channels.voice.runner import PHONE_PARAMETERS
-from channels.voice.testing import script
-from channels.voice.testing.persona_calls import (
-    AgentPart,
-    CallOrder,
-    Intent,
-    Line,
-    agent_config,
-    call_by_persona,
-    intent_of,
-)
+from channels.voice.testing import persona_calls, script
 from channels.voice.testing.realtime_session import RealtimeSession
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.ports.models import LanguageModel, LLMRequest, Message, ToolCall, ToolSpec, ask
@@ -59,15 +50,15 @@ async def called(
     engine = _Engine(played, asyncio.get_running_loop())
     dialogue = None if model is None else simulated_user.Dialogue(played, model)
     if run is not None:
-        agent, lines = AgentPart(), _recorded(run)
+        agent, lines = persona_calls.AgentPart(), _recorded(run)
     elif dialogue is not None and model is not None:
-        agent = AgentPart(_Thinking(model, dialogue, engine))
+        agent = persona_calls.AgentPart(_Thinking(model, dialogue, engine))
         lines = _improvised(persona, dialogue, engine)
     else:
         raise ValueError("a call is played by a recorded run or by a model")
     caller = persona.contact.get("callerId")
-    order = CallOrder(
-        agent_config(flow.flow.version_id, persona.tenant, persona.language),
+    order = persona_calls.CallOrder(
+        persona_calls.agent_config(flow.flow.version_id, persona.tenant, persona.language),
         {
             CALL_ID_PARAMETER: UUID(int=number).hex,
             CONVERSATION_PARAMETER: played.player.stage.conversation.conversation_id,
@@ -79,7 +70,7 @@ async def called(
         engine,
         START,
     )
-    played.failures += await asyncio.to_thread(call_by_persona, order)
+    played.failures += await asyncio.to_thread(persona_calls.call_by_persona, order)
     turns = tuple(turn for turn in agent.turns if turn.user is not None or turn.agent)
     said = sum(turn.user is not None for turn in turns)
     opinion = None if dialogue is None else await dialogue.opinion()
@@ -88,24 +79,24 @@ async def called(
     return simulation.Run(turns=turns or (simulation.Turn(),)), verdict
 
 
-def _recorded(run: simulation.Run) -> Iterator[Line]:
+def _recorded(run: simulation.Run) -> Iterator[persona_calls.Line]:
     """Its turns; what the agent does without a word of the user belongs to the turn before."""
-    lines: list[Line] = []
+    lines: list[persona_calls.Line] = []
     for turn in run.turns:
         if turn.user is None and lines:
-            lines[-1] = Line(lines[-1].words, (*lines[-1].agent, *turn.agent))
+            lines[-1] = persona_calls.Line(lines[-1].words, (*lines[-1].agent, *turn.agent))
         else:
-            lines.append(Line(turn.user, turn.agent))
+            lines.append(persona_calls.Line(turn.user, turn.agent))
     yield from lines
 
 
 def _improvised(
     persona: simulation.Persona, dialogue: simulated_user.Dialogue, engine: "_Engine"
-) -> Iterator[Line]:
-    yield Line(None)
+) -> Iterator[persona_calls.Line]:
+    yield persona_calls.Line(None)
     for _ in range(persona.max_turns):
         words, is_last = engine.wait_for(dialogue.user_says())
-        yield Line(words, is_last=is_last)
+        yield persona_calls.Line(words, is_last=is_last)
         if is_last:
             return
 
@@ -118,7 +109,7 @@ class _Thinking:
         self._dialogue = dialogue
         self._engine = engine
 
-    def __call__(self, session: RealtimeSession) -> Sequence[Intent]:
+    def __call__(self, session: RealtimeSession) -> Sequence[persona_calls.Intent]:
         messages = [Message("system", str(session.settings.wire["instructions"]))]
         for item in session.conversation.items:
             match item.kind:
@@ -134,14 +125,14 @@ class _Thinking:
             tuple(messages), tools=(*simulated_user.AGENT_TOOLS, _END), purpose="simulated_agent"
         )
         message = self._engine.wait_for(ask(self._model, request)).message
-        words, intents = message.content.strip()[: simulation.LONGEST], list[Intent]()
+        words, intents = message.content.strip()[: simulation.LONGEST], list[persona_calls.Intent]()
         if words:
             self._dialogue.said.append(("agent", words))
-            intents.append(intent_of(simulation.AgentAction(say=words)))
+            intents.append(persona_calls.intent_of(simulation.AgentAction(say=words)))
         for call in message.tool_calls:
             action = simulated_user.action_of(call.name, call.arguments)
             step = script.UseTool(call.name, dict(call.arguments))
-            intents.append(Intent(step, action))
+            intents.append(persona_calls.Intent(step, action))
         return intents
 
 

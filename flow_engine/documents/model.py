@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, PlainValidator, ValidationInfo
 
+from flow_engine import vocabulary
 from flow_engine.documents import media
 from flow_engine.documents.values import (
     ApiVersion,
@@ -36,20 +37,13 @@ from flow_engine.documents.values import (
 )
 from flow_engine.errors import pointer
 from flow_engine.task_types import ROUTED_TYPES, TaskKind, kind_of
-from flow_engine.vocabulary import (
-    CHANNELS,
-    VARIABLE_TYPES,
-    Advance,
-    Channel,
-    Precedence,
-    TaskType,
-    VariableType,
-)
 
 T = TypeVar("T")
 
 ResultType = Literal["CL", "UNC", "UC", "Y", "UPS"]
-Channels = Annotated[tuple[Channel, ...], listed_within_budget(lambda item: item in CHANNELS)]
+Channels = Annotated[
+    tuple[vocabulary.Channel, ...], listed_within_budget(lambda item: item in vocabulary.CHANNELS)
+]
 ResultTypes = Annotated[
     tuple[ResultType, ...], listed_within_budget(lambda item: item in get_args(ResultType))
 ]
@@ -182,7 +176,7 @@ class ConnectionCondition(Document):
 
     when: Maybe[Text] = None
     reason: Maybe[Text] = None
-    advance: Maybe[Advance] = None
+    advance: Maybe[vocabulary.Advance] = None
 
 
 APPROVAL_TIMEOUT_S = 300
@@ -206,7 +200,7 @@ class Task(Document):
 
     id: Text
     name: Maybe[Text] = None
-    type: TaskType
+    type: vocabulary.TaskType
     description: Text
     prompt: Text
     transition_parameters: Items[TransitionParameter]
@@ -265,7 +259,7 @@ class Task(Document):
 # --- flows ------------------------------------------------------------------------------------
 
 
-_FOUND_BY_A_MODEL = tuple(name for name in VARIABLE_TYPES if name != "custom")
+_FOUND_BY_A_MODEL = tuple(name for name in vocabulary.VARIABLE_TYPES if name != "custom")
 
 
 class Variable(Document):
@@ -273,10 +267,10 @@ class Variable(Document):
 
     id: Text
     name: Text
-    type: VariableType
+    type: vocabulary.VariableType
     sensitive: Sensitive = False
     fresh_for: Maybe[Seconds] = None
-    precedence: Maybe[Precedence] = None
+    precedence: Maybe[vocabulary.Precedence] = None
     enum_values: EnumValues = ()
     prompt: Annotated[
         Maybe[Text],

@@ -10,14 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, JsonValue
 
-from flow_engine.importing.drafts import (
-    Draft,
-    Foreign,
-    ImportedDraft,
-    condition_literal,
-    read_foreign,
-    unread,
-)
+from flow_engine.importing import drafts
 
 _TYPES: Final[Mapping[str, str]] = {
     "text": "string",
@@ -47,7 +40,7 @@ _COMPARISON: Final = re.compile(
 _SLOT_IN_TEXT: Final = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 
 
-class Branch(Foreign):
+class Branch(drafts.Foreign):
     """One of the alternatives behind a step: `if` and `then`, or `else`."""
 
     when: Annotated[str, Field(alias="if")] = ""
@@ -55,7 +48,7 @@ class Branch(Foreign):
     otherwise: Annotated["str | tuple[Step, ...]", Field(alias="else")] = ""
 
 
-class Step(Foreign):
+class Step(drafts.Foreign):
     id: str = ""
     collect: str = ""
     description: str = ""
@@ -70,25 +63,25 @@ class Step(Foreign):
     next: "str | tuple[Branch, ...]" = ""
 
 
-class RasaFlow(Foreign):
+class RasaFlow(drafts.Foreign):
     description: str = ""
     name: str = ""
     when: Annotated[str | bool, Field(alias="if")] = ""
     steps: tuple[Step, ...] = ()
 
 
-class Slot(Foreign):
+class Slot(drafts.Foreign):
     type: str = "text"
     values: tuple[JsonValue, ...] = ()
     initial_value: JsonValue = None
     mappings: JsonValue = None
 
 
-class Response(Foreign):
+class Response(drafts.Foreign):
     text: str = ""
 
 
-class RasaFiles(Foreign):
+class RasaFiles(drafts.Foreign):
     """What stands in all files together."""
 
     flows: Mapping[str, RasaFlow]
@@ -97,11 +90,11 @@ class RasaFiles(Foreign):
     actions: tuple[JsonValue, ...] = ()
 
 
-def from_rasa(raw: JsonValue) -> ImportedDraft:
+def from_rasa(raw: JsonValue) -> drafts.ImportedDraft:
     """The flows as a draft. `raw` is what stands in the YAML files, merged by their keys. Raises
     CorrectTheInput `original_invalid`."""
-    files, draft = read_foreign(RasaFiles, raw), Draft()
-    draft.remarks += unread(files, (), _SILENT)
+    files, draft = drafts.read_foreign(RasaFiles, raw), drafts.Draft()
+    draft.remarks += drafts.unread(files, (), _SILENT)
     flows = {name: flow for name, flow in files.flows.items() if not name.startswith("pattern_")}
     for name in files.flows.keys() - flows.keys():
         draft.dropped(
@@ -111,10 +104,10 @@ def from_rasa(raw: JsonValue) -> ImportedDraft:
 
 
 class _Import:
-    def __init__(self, draft: Draft, files: RasaFiles, flows: Mapping[str, RasaFlow]) -> None:
+    def __init__(self, draft: drafts.Draft, files: RasaFiles, flows: Mapping[str, RasaFlow]) -> None:
         self._draft, self._files, self._flows = draft, files, flows
 
-    def made(self) -> ImportedDraft:
+    def made(self) -> drafts.ImportedDraft:
         draft = self._draft
         for name, slot in self._files.slots.items():
             if slot.type == "controlled":
@@ -250,9 +243,8 @@ class _Import:
         if match["value"].strip() in {"null", "None"}:
             return f"{negated}{'not ' if sign in {'==', '=', 'is'} else ''}has({value})"
         sign = {"=": "==", "is": "==", "is not": "!="}.get(sign, sign)
-        return (
-            f"{negated}{value} {sign} {condition_literal(match['value'], self._draft.kind_of(match['name']))}"
-        )
+        literal = drafts.condition_literal(match["value"], self._draft.kind_of(match["name"]))
+        return f"{negated}{value} {sign} {literal}"
 
 
 def _every(steps: Sequence[Step]) -> Iterator[Step]:

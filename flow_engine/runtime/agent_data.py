@@ -11,7 +11,7 @@ import orjson
 from pydantic import BaseModel
 
 from flow_engine.masking import MASKS, Secrets, shown
-from flow_engine.runtime import commands
+from flow_engine.runtime import commands, replies
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.human_part import HumanPart
@@ -19,16 +19,6 @@ from flow_engine.runtime.memory import MINER, Conflict, age_s, is_stale
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import masked_conflicts
 from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput
-from flow_engine.runtime.replies import (
-    ApprovalReply,
-    ConditionReply,
-    ConflictReply,
-    FixedParts,
-    KnownVariable,
-    MemoryVariable,
-    ProvenanceReply,
-    TruthName,
-)
 from flow_engine.runtime.rules import UnmetCondition, reachable_tasks
 from flow_engine.values import JsonValue, utc_text
 from flow_engine.vocabulary import MemoryFormat
@@ -164,13 +154,13 @@ def told_of_advance(runner: ConversationState) -> Mapping[str, object]:
     )
 
 
-def told_of_approval(runner: ConversationState) -> Mapping[str, ApprovalReply]:
+def told_of_approval(runner: ConversationState) -> Mapping[str, replies.ApprovalReply]:
     """The member `approval` of a reply; empty where no text of the contact was put before a person."""
     approval = runner.session.approval
     if approval is None:
         return {}
     return {
-        "approval": ApprovalReply(
+        "approval": replies.ApprovalReply(
             approvalId=approval.id,
             taskId=approval.task_id,
             status=approval.status,
@@ -204,10 +194,10 @@ def get_text_refusal(runner: HumanPart) -> bytes:
     return orjson.dumps(told)
 
 
-def _condition_reply(unmet: UnmetCondition, secrets: Secrets | None) -> ConditionReply:
+def _condition_reply(unmet: UnmetCondition, secrets: Secrets | None) -> replies.ConditionReply:
     """A condition that compares a sensitive variable with the very value that it has does not tell so."""
     found = unmet.explanation
-    reply: ConditionReply = {
+    reply: replies.ConditionReply = {
         "of": unmet.rule.of,
         "when": unmet.rule.condition.text,
         "truth": _TRUTHS[found.truth],
@@ -235,7 +225,7 @@ def _condition_reply(unmet: UnmetCondition, secrets: Secrets | None) -> Conditio
     return reply
 
 
-_TRUTHS: Mapping[bool | None, TruthName] = {True: "true", False: "false", None: "unknown"}
+_TRUTHS: Mapping[bool | None, replies.TruthName] = {True: "true", False: "false", None: "unknown"}
 
 
 # --- what is the conversation's own -----------------------------------------------------------
@@ -249,7 +239,7 @@ def _media(runner: ConversationState) -> bytes:
     return orjson.dumps(settings)[1:-1]
 
 
-def _tools(runner: ConversationState, fixed: FixedParts) -> Sequence[bytes]:
+def _tools(runner: ConversationState, fixed: replies.FixedParts) -> Sequence[bytes]:
     tools, tool_values = fixed.tools, fixed.tool_values
     if fixed.conditional_tools:
         tools, _, tool_values = _mcp_tools(runner.flow, runner.task, runner.platform, runner.holds)
@@ -260,7 +250,7 @@ def _tools(runner: ConversationState, fixed: FixedParts) -> Sequence[bytes]:
     return [part for pair in zip(tools, (*values, b""), strict=True) for part in pair]
 
 
-def _reachable(runner: ConversationState, fixed: FixedParts) -> bytes:
+def _reachable(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
     described, names = runner.session.task.descriptions, runner.flow.variables
     tasks: list[bytes] = []
     for reachable in reachable_tasks(runner.flow, runner.task, runner.guard):
@@ -278,7 +268,7 @@ def _reachable(runner: ConversationState, fixed: FixedParts) -> bytes:
 # --- what follows from version, task, channel and language ------------------------------------
 
 
-def _fixed_parts(runner: ConversationState) -> FixedParts:
+def _fixed_parts(runner: ConversationState) -> replies.FixedParts:
     flow, platform, channel = runner.flow, runner.platform, runner.session.latest_contact.channel
     key = (flow.content_hash, runner.task.id, channel, runner.session.language, platform.address())
     if (fixed := platform.fixed.get(key)) is not None:
@@ -303,7 +293,7 @@ def _fixed_parts(runner: ConversationState) -> FixedParts:
         "hideTranscriptionToHuman": bool(task.document.hide_transcription_to_human),
     }
     templated = platform.media(flow).templated(channel)
-    fixed = FixedParts(
+    fixed = replies.FixedParts(
         task=orjson.dumps(of_task)[1:-1],
         conversation=orjson.dumps(of_conversation)[1:-1],
         media=None if templated else _media(runner),
@@ -376,12 +366,12 @@ def _as_sent(model: BaseModel) -> Mapping[str, object]:
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-def memory_variables(runner: ConversationState, *, reveal: bool) -> list[MemoryVariable]:
+def memory_variables(runner: ConversationState, *, reveal: bool) -> list[replies.MemoryVariable]:
     """The merged memory (F18) in the order of the version's variables; without `reveal` with masks. JSON
     values, times in UTC."""
     memory = runner.memory if reveal else runner.shown_memory
     found = [
-        MemoryVariable(
+        replies.MemoryVariable(
             varId=spec.id,
             name=spec.name,
             type=spec.type,
@@ -408,11 +398,11 @@ def memory_variables(runner: ConversationState, *, reveal: bool) -> list[MemoryV
     return found
 
 
-def known_variables(runner: ConversationState, *, reveal: bool) -> list[KnownVariable]:
+def known_variables(runner: ConversationState, *, reveal: bool) -> list[replies.KnownVariable]:
     """`memory_variables`, each with where its value comes from."""
     conflicts = runner.conflicts
     return [
-        KnownVariable(
+        replies.KnownVariable(
             **each, provenance=_provenance(runner, each, conflicts.get(each["varId"]), reveal=reveal)
         )
         for each in memory_variables(runner, reveal=reveal)
@@ -420,17 +410,19 @@ def known_variables(runner: ConversationState, *, reveal: bool) -> list[KnownVar
 
 
 def _provenance(
-    runner: ConversationState, variable: MemoryVariable, conflict: Conflict | None, *, reveal: bool
-) -> ProvenanceReply | None:
+    runner: ConversationState, variable: replies.MemoryVariable, conflict: Conflict | None, *, reveal: bool
+) -> replies.ProvenanceReply | None:
     """What the miner noted of its value, else the tool that wrote it; None without a value."""
     if variable["value"] is None:
         return None
     hide = None if reveal else runner.flow.sensitive.get(variable["varId"])
     mined = runner.loaded.mining.provenance.get(variable["varId"])
     if variable["updatedBy"] != MINER or mined is None:
-        reply = ProvenanceReply(source="tool", messageId=None, at=variable["updatedAt"], superseded=None)
+        reply = replies.ProvenanceReply(
+            source="tool", messageId=None, at=variable["updatedAt"], superseded=None
+        )
     else:
-        reply = ProvenanceReply(
+        reply = replies.ProvenanceReply(
             source=mined.source,
             messageId=mined.message_id,
             at=utc_text(mined.at),
@@ -441,7 +433,7 @@ def _provenance(
     if conflict is not None:
         other, said = conflict.other, mined if conflict.by_tool else None
         reply["superseded"] = value = shown(hide, other.value)
-        reply["conflict"] = ConflictReply(
+        reply["conflict"] = replies.ConflictReply(
             value=value,
             source="tool" if said is None else said.source,
             updatedBy=other.updated_by,

@@ -4,14 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from html import escape
 
-from flow_engine.use_cases.replays import (
-    PathStep,
-    PromptChange,
-    ReplayReply,
-    ReplayRow,
-    ReplaySummary,
-    SuggestedMigration,
-)
+from flow_engine.use_cases import replays
 
 ROWS_SHOWN = 1_000
 """Of conversations that differ."""
@@ -28,12 +21,12 @@ _TILES: Mapping[str, str] = {
 }
 
 
-def percent(summary: ReplaySummary) -> float:
+def percent(summary: replays.ReplaySummary) -> float:
     """Of the conversations that take another path, 0 to 100 %."""
     return 100.0 * summary["otherPath"] / (summary["conversations"] or 1)
 
 
-def replay_lines(report: ReplayReply) -> Iterator[str]:
+def replay_lines(report: replays.ReplayReply) -> Iterator[str]:
     """What a terminal shows: the sums, each conversation that differs, what to map. Shares in percent."""
     summary = report["summary"]
     yield ", ".join(f"{summary[key]} {words}" for key, words in _TILES.items())
@@ -44,12 +37,12 @@ def replay_lines(report: ReplayReply) -> Iterator[str]:
         yield from (f"  {line}" for line in _mapping_lines(each))
 
 
-def _differs(row: ReplayRow) -> bool:
+def _differs(row: replays.ReplayRow) -> bool:
     kept = ("conversationId", "path")
     return any(value for key, value in row.items() if key not in kept)
 
 
-def _findings(row: ReplayRow) -> Iterator[str]:
+def _findings(row: replays.ReplayRow) -> Iterator[str]:
     fork = row["firstFork"]
     if fork is not None:
         yield f"other path at {fork['seq']}: {_told(fork['recorded'])} → {_told(fork['replayed'])}"
@@ -66,13 +59,13 @@ def _findings(row: ReplayRow) -> Iterator[str]:
             yield f"{words}: {', '.join(map(str, found))}"
 
 
-def _told(step: PathStep) -> str:
+def _told(step: replays.PathStep) -> str:
     parts = (step["task"] or "nothing", step["taskStatus"], step["code"])
     active = None if step["status"] in (None, "active") else step["status"]
     return " / ".join(part for part in (*parts, active) if part)
 
 
-def _mapping_lines(migration: SuggestedMigration) -> Iterator[str]:
+def _mapping_lines(migration: replays.SuggestedMigration) -> Iterator[str]:
     for old, new in migration["mapping"].items():
         yield f"to migrate from {migration['fromVersionId']}, map {old} to {new}"
     if migration["unmapped"]:
@@ -116,13 +109,15 @@ pre span { display: block; padding: 0 .4rem; }
 """
 
 
-def replay_page(report: ReplayReply, changes: Iterable[PromptChange], version_id: str) -> str:
+def replay_page(report: replays.ReplayReply, changes: Iterable[replays.PromptChange], version_id: str) -> str:
     """One HTML document in UTF-8 without scripts and without anything from elsewhere; every text is escaped.
     Of many conversations that differ the first 1,000 are shown."""
     return "\n".join(_page(report, changes, escape(version_id)))
 
 
-def _page(report: ReplayReply, changes: Iterable[PromptChange], version: str) -> Iterator[str]:
+def _page(
+    report: replays.ReplayReply, changes: Iterable[replays.PromptChange], version: str
+) -> Iterator[str]:
     summary = report["summary"]
     share = percent(summary)
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
@@ -151,7 +146,7 @@ def _page(report: ReplayReply, changes: Iterable[PromptChange], version: str) ->
     yield "</body>\n</html>\n"
 
 
-def _conversations(rows: Sequence[ReplayRow]) -> Iterator[str]:
+def _conversations(rows: Sequence[replays.ReplayRow]) -> Iterator[str]:
     yield "<h2>Conversations that differ</h2>"
     if not rows:
         yield "<p>None: every one takes its path with the same prompts.</p>"
@@ -178,7 +173,7 @@ def _conversations(rows: Sequence[ReplayRow]) -> Iterator[str]:
     yield "</tbody></table></div>"
 
 
-def _fork(row: ReplayRow) -> str:
+def _fork(row: replays.ReplayRow) -> str:
     fork = row["firstFork"]
     if fork is None:
         return "same path"
@@ -190,7 +185,7 @@ def _texts(found: Iterable[object]) -> str:
     return escape(", ".join(map(str, found)))
 
 
-def _difference(change: PromptChange) -> Iterator[str]:
+def _difference(change: replays.PromptChange) -> Iterator[str]:
     lines = unified_diff(change.recorded.splitlines(), change.replayed.splitlines(), lineterm="", n=1)
     shown = [line for line in lines if not line.startswith(("---", "+++"))]
     for line in shown[:LINES_SHOWN]:

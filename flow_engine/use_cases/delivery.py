@@ -17,15 +17,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from flow_engine.masking import MASKS
+from flow_engine.ports import delivery
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.delivery import (
-    EventQueues,
-    EventReceiver,
-    QueuedEvent,
-    ReceiverAway,
-    ReceiverRefused,
-    ShareUsedUp,
-)
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job, TryJobAgain
 from flow_engine.ports.telemetry import Observer
@@ -50,8 +43,8 @@ class ReadEvents:
         self._transactor = transactor
 
     async def ready(
-        self, conversation: ConversationRef, waiting: Sequence[QueuedEvent]
-    ) -> Sequence[QueuedEvent]:
+        self, conversation: ConversationRef, waiting: Sequence[delivery.QueuedEvent]
+    ) -> Sequence[delivery.QueuedEvent]:
         """The first of them, up to one whose words are still to be read. Where nothing waits for that, all as
         they are. Raises RetryLater, CallTheOperator for a conversation that cannot be read."""
         marks = [mark_of(queued.event) for queued in waiting]
@@ -66,7 +59,7 @@ class ReadEvents:
         runner = await self._transactor.resume(conversation, loaded)
         secrets, hidden = runner.secrets(), loaded.mining.hidden
         unread, known = unread_words(runner.flow, loaded), {turn.name for turn in loaded.turns}
-        ready: list[QueuedEvent] = []
+        ready: list[delivery.QueuedEvent] = []
         for queued, mark in zip(waiting, marks, strict=True):
             event, hidden_as = queued.event, None
             if secrets is not None:
@@ -80,8 +73,8 @@ class ReadEvents:
         return ready
 
 
-def _shown(id: str, event: bytes, hidden_as: str | None) -> QueuedEvent:
-    return QueuedEvent(id, without_mark(event, hidden_as), rewritten=True)
+def _shown(id: str, event: bytes, hidden_as: str | None) -> delivery.QueuedEvent:
+    return delivery.QueuedEvent(id, without_mark(event, hidden_as), rewritten=True)
 
 
 class Relay:
@@ -90,7 +83,7 @@ class Relay:
 
     def __init__(
         self,
-        events: EventQueues,
+        events: delivery.EventQueues,
         clock: Clock,
         observer: Observer,
         schedule: Schedule,
@@ -113,7 +106,7 @@ class Relay:
             if ready:
                 try:
                     published = await self._events.publish(conversation, ready)
-                except ShareUsedUp as used_up:
+                except delivery.ShareUsedUp as used_up:
                     again_at = self._clock.now() + timedelta(seconds=used_up.again_after_s)
                     self._observer.count("events_put_off", len(ready))
                     await self._schedule(DueJob(job, again_at))
@@ -134,8 +127,8 @@ class Delivery:
 
     def __init__(
         self,
-        events: EventQueues,
-        webhook: EventReceiver | None,
+        events: delivery.EventQueues,
+        webhook: delivery.EventReceiver | None,
         schedule: Schedule,
         clock: Clock,
         observer: Observer,
@@ -158,11 +151,11 @@ class Delivery:
                     return
                 try:
                     await webhook.send(conversation, queued.event)
-                except ReceiverAway as away:
+                except delivery.ReceiverAway as away:
                     self._observer.count("webhook_events", outcome="away")
                     await self._schedule(DueJob(job, away.again_at))
                     return
-                except ReceiverRefused as refused:
+                except delivery.ReceiverRefused as refused:
                     self._observer.count("webhook_events", outcome="refused")
                     raise TryJobAgain(str(refused)) from refused
                 await self._events.taken(conversation, queued)
