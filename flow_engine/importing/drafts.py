@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from flow_engine.conditions.language import Constant, Reference, operand_text
 from flow_engine.documents.findings import findings_of
+from flow_engine.documents.references import normalise_name
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 
 TOOLS: Final = "imported-tools"
@@ -39,6 +40,8 @@ _FIRST_VALUES: Final[Mapping[str, object]] = {
     "reasonsOfContact": [],
     "results": [],
 }
+_DELIMITER: Final = re.compile(r"\{(?=[{%#])|[}%](?=\})")
+"""First characters of what opens or closes something in a template."""
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*([^{}\s][^{}]*?)\s*\}\}")
 
 
@@ -155,10 +158,10 @@ class Draft:
 
     def task(self, task_id: str, name: str) -> TaskDraft:
         """A new task. A name that is taken, compared as the engine compares names, gets a number."""
-        taken = {_compared(each.name) for each in self.tasks.values()}
+        taken = {normalise_name(each.name) for each in self.tasks.values()}
         plain = " ".join((name or task_id).split())[:120] or "unnamed"
         unique, number = plain, 2
-        while _compared(unique) in taken:
+        while normalise_name(unique) in taken:
             unique, number = f"{plain} {number}", number + 1
         self.tasks[task_id] = made = TaskDraft(unique)
         return made
@@ -236,7 +239,8 @@ class Draft:
         pieces: list[str] = []
         end = 0
         for match in _PLACEHOLDER.finditer(original):
-            pieces += [_literal(original[end : match.start()]), written(match)]
+            # With the placeholder's first brace, which must not join one that stands before it.
+            pieces += [_literal(original[end : match.start() + 1])[:-1], written(match)]
             end = match.end()
         return "".join([*pieces, _literal(original[end:])])
 
@@ -384,16 +388,6 @@ def joined(conditions: Iterable[str], word: Literal["and", "or"]) -> str:
     return given[0] if len(given) == 1 else f" {word} ".join(f"({each})" for each in given)
 
 
-def _compared(name: str) -> str:
-    return "".join(name.casefold().split())
-
-
 def _literal(text: str) -> str:
     """Text in which nothing is the template language's."""
-    return (
-        text.replace("{{", "{ {")
-        .replace("}}", "} }")
-        .replace("{%", "{ %")
-        .replace("%}", "% }")
-        .replace("{#", "{ #")
-    )
+    return _DELIMITER.sub(r"\g<0> ", text)
