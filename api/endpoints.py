@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+import msgspec
 import orjson
 from pydantic import TypeAdapter
 from starlette.datastructures import QueryParams
@@ -35,8 +36,7 @@ JSON = "application/json"
 _Parsed = TypeVar("_Parsed")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """`scope` and `receive` are ASGI's; nothing of them is worked out before it is asked for."""
 
     scope: AsgiScope

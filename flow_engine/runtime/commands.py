@@ -3,7 +3,8 @@ into the model's history (F25).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
@@ -39,8 +40,7 @@ def _one_line(reason: str) -> str:
     return " ".join(reason.split())
 
 
-@dataclass(frozen=True, slots=True)
-class NewContact:
+class NewContact(msgspec.Struct, frozen=True):
     """A contact as its agent announces it. `language` None: the version's default. `language` is a BCP 47
     tag; `tenant` and `data` are JSON values."""
 

@@ -41,6 +41,7 @@ from hashlib import sha256
 from typing import Literal
 from urllib.parse import quote
 
+import msgspec
 import orjson
 
 from flow_engine.documents import Checkpoint
@@ -60,8 +61,7 @@ def kind_of(event: bytes) -> EventKind:
     return "checkpoint" if "serviceId" in orjson.loads(event) else "message"
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(msgspec.Struct, frozen=True):
     """Who a message comes from. `id` and `name` are the agent's to choose."""
 
     src: Source

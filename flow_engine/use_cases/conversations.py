@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import msgspec
 import orjson
 
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide, unknown_conversation
@@ -35,8 +36,7 @@ CLOSURE_HANDLER_TIMEOUT_S = 5.0
 MAX_CALLER_DATA_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class VersionChoice:
+class VersionChoice(msgspec.Struct, frozen=True):
     """Which version a new conversation runs on: by id, or by flow and tag. Ids have 1 to 512 characters."""
 
     version_id: str | None = None

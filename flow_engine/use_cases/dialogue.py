@@ -1,7 +1,6 @@
 """The use cases around the dialogue: messages, the prompt of the moment, and the memory (F31–F33)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import cast
@@ -31,8 +30,7 @@ LOOK_AGAIN_AT_MOST_S = 0.25
 MAX_UTTERANCE_BYTES = 32 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Utterance:
+class Utterance(msgspec.Struct, frozen=True):
     """One message of the dialogue, as an agent reports it (F33). `ts` is in UTC, `language` a BCP 47 tag,
     `body` at most 32 KiB of UTF-8."""
 
@@ -116,7 +114,7 @@ class DialogueService:
             said = message
             if runner.flow.masks_cards:  # before anything is kept of what was said
                 masked = cast("str | Mapping[str, object]", cards_masked(message.body))
-                said = message if masked == message.body else replace(message, body=masked)
+                said = message if masked == message.body else msgspec.structs.replace(message, body=masked)
             former = message.contact_id not in runner.session.own_contacts
             if message.src == "user" and not former:
                 runner.set_language(message.language)
