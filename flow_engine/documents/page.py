@@ -118,11 +118,13 @@ sent.
   connection with `advance: "auto"` is taken with the decision. Messages and memory are taken as ever.
 - A person who takes over (`taken_over`), the end of the contact and a contact that comes instead
   withdraw the text; the event says `withdrawn`.
-- `approval` in a task of another type is refused at the save (`approval_not_supervised`). Speech cannot
-  be held back: the linter warns of such a task on the phone.
+- `approval` in a task of another type is refused at the save (`approval_not_supervised`).
 - Holding a text back is the agent's part. The agents for [chat](chat.md#answers-that-a-person-reads-first)
-  and [mail](mail.md#replies-that-a-person-reads-first) do it by themselves; the voice agent says what its
-  model says: such tasks are not for it.
+  and [mail](mail.md#replies-that-a-person-reads-first) do it by themselves. What a model speaks is heard
+  while it is made: the [voice agent](voice.md#a-call-led-by-a-flow) gives its model neither prompt nor tools
+  of such a task, and has it say that this is not settled on the phone; no text waits there. The linter
+  warns of such a task on the phone (`approval_on_phone`, `approval_never_decided`).
+- `examples/refunds` is a flow with such a task, and its flow tests.
 
 ## Sensitive values
 

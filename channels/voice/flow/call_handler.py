@@ -10,6 +10,9 @@ The engine owns tasks, memory and prompts; the call's machine owns audio. This h
               a transfer failed: handle-human-task
     ended     handle-end-contact, once
 
+In a task with approval the model gets neither its prompt nor its tools: it tells the caller that this is not
+settled on the phone, and goes on elsewhere.
+
 What goes wrong at the engine never ends a call by itself: the model is told, or goes on as it was. Only a
 call that cannot even begin is refused.
 """
@@ -216,6 +219,9 @@ class FlowCallHandler:
         )
 
     async def _set_task(self, data: replies.AgentData) -> None:
+        if data.approval_required:
+            log.warning("approval_not_spoken", task=data.task_name)
+            data = data.model_copy(update={"mcp_tools": ()})
         tools = await self._toolbox.of_task(data)
         self._task = task_context.TaskContext(data, tools, data.reachable_tasks)
         self._watch.knows(data.prefix_hash, data.prompt)

@@ -136,6 +136,16 @@ NOBODY_FREE: Final = (
     "Nobody could be reached who would take over. Tell the caller so with an apology, in the language of the "
     "conversation, and offer what else you can do."
 )
+NOT_SPOKEN: Final = (
+    "What the caller asks about now is answered only after a colleague has read the answer, and on the phone "
+    "nothing can be read before it is heard. So answer nothing of it, whatever was said before, and promise "
+    "nothing. Tell the caller in one short sentence, in the language of the conversation ({language}), that "
+    "this is not settled on the phone. Then go on with another task by change_task if the caller likes, or "
+    "say goodbye and call end_call."
+)
+"""Takes the place of the prompt in a task with approval: a model that speaks cannot be held back, and what it
+has not been given it does not say."""
+
 WHEN_TO_END: Final = (
     "Hang up. Call it after saying goodbye, when the caller needs nothing more or wants to end the call."
 )
@@ -171,7 +181,8 @@ def session_settings(
     base: SessionSettings, data: replies.AgentData, tools: Sequence[Declaration], *, first_words: bool
 ) -> SessionSettings:
     """The session of a task: speed from 0.25 to 1.5, silences in seconds. `first_words`: the agent has not
-    finished its first message, which may have a rule of its own for interruptions."""
+    finished its first message, which may have a rule of its own for interruptions. The prompt of a task with
+    approval is not given to the model."""
     model, voice = data.llm, data.tts.active if data.tts is not None else None
     is_realtime = model is not None and model.provider == "openai" and "realtime" in (model.model or "")
     speaks_it = voice is not None and voice.provider == "openai" and voice.voice in VOICES
@@ -180,7 +191,7 @@ def session_settings(
     speaks_others = is_open and len(data.supported_languages) > 1
     return replace(
         base,
-        instructions=data.prompt,
+        instructions=NOT_SPOKEN.format(language=data.language) if data.approval_required else data.prompt,
         tools=tuple(tools),
         model=(model.model if model and is_realtime else None) or base.model,
         voice=(voice.voice if voice and speaks_it else None) or base.voice,

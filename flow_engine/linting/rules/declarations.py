@@ -272,11 +272,23 @@ def approvals(inspection: Inspection) -> Findings:
                 "approval_timeout_not_positive",
                 f"no text of {inspection.name(task.id)} can be approved: its approvalTimeout is 0 seconds",
             )
-        if "phone" in inspection.version.channels and (task.channels is None or "phone" in task.channels):
-            yield LintFinding(
-                pointer("tasks", number, "channels" if task.channels else "approval"),
-                "approval_on_phone",
-                f"{inspection.name(task.id)} can be entered on the phone, where nothing can be read first",
+        every = inspection.version.channels
+        entered = set(every if task.channels is None else task.channels).intersection(every)
+        if "phone" in entered:
+            place = pointer("tasks", number, "channels" if task.channels else "approval")
+            name = inspection.name(task.id)
+            yield (
+                LintFinding(
+                    place,
+                    "approval_never_decided",
+                    f"{name} can be entered on the phone only, where no text of it ever waits for a person",
+                )
+                if entered == {"phone"}
+                else LintFinding(
+                    place,
+                    "approval_on_phone",
+                    f"{name} can be entered on the phone, where nothing can be read first",
+                )
             )
 
 

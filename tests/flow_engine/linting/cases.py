@@ -515,6 +515,12 @@ case("approval_timeout_not_positive", "/tasks/2/approvalTimeout", good=written()
 case("approval_on_phone", "/tasks/2/approval", good=written())(approving())
 
 
+@case("approval_never_decided", "/tasks/2/approval", good=written())
+def _(raw: JsonObject) -> None:
+    written()(raw)
+    raw["channels"] = ["phone"]
+
+
 @case(
     "routing_without_target",
     "/tasks/2/routingParameters",

@@ -23,6 +23,13 @@ def test_the_scenarios_of_a_sample_pass_and_walk_through_all_of_it(file: Path) -
     assert not report.shortfalls
 
 
+def test_the_example_of_approval_is_played_through() -> None:  # F42
+    report = run_files([SAMPLES.parents[1] / "examples" / "refunds" / "tests.yaml"], FULL)
+    assert not report.unreadable, report.files
+    assert not report.failed, "\n".join(lines(report))
+    assert not report.shortfalls
+
+
 def test_every_sample_has_scenarios() -> None:  # F42
     report = run_files(FILES, FULL)
     played_on = {Path(flow.flow).name for flow in report.flows}
