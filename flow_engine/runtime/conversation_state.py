@@ -289,12 +289,12 @@ class ConversationState:
 
     def head(self, tag: str | None, forked_from: Fork | None = None) -> ConversationHead:
         """What a list tells of the conversation; `tag` and `forked_from` are told at its start only."""
-        session = self.session
+        session, task = self.session, self.task
         return ConversationHead(
             flow_id=session.flow_id,
             version_id=session.version_id,
-            task_id=self.task.id,
-            task=self.task.name,
+            task_id=task.id,
+            task=task.name,
             status=session.states.phase,
             channel=session.latest_contact.channel,
             started_at=session.started_at,

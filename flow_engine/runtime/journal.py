@@ -12,7 +12,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, Protocol, cast
 
 import orjson
@@ -30,7 +29,7 @@ from flow_engine.runtime.memory import (
     encode_previous_contact,
 )
 from flow_engine.runtime.mining_state import decode_mining, encode_mining
-from flow_engine.runtime.session import Contact, Session, decode_session, encode_session
+from flow_engine.runtime.session import Contact, Session, TaskEntry, decode_session, encode_session
 from flow_engine.runtime.storage import Changes, LoadedConversation
 
 ENTRIES_AT_MOST = 1_000
@@ -101,7 +100,7 @@ def session_delta(before: Session | None, after: Session) -> Mapping[str, object
         delta["configuration"] = after.configuration
     if after.contacts is not before.contacts and (contacts := _contacts(before.contacts, after.contacts)):
         delta["contacts"] = contacts
-    if after.task is not before.task and (task := _changes(before.task, after.task)):
+    if after.task is not before.task and (task := _task_changes(before.task, after.task)):
         delta["task"] = task
     if after.entered is not before.entered and (entered := _by_key(before.entered, after.entered)):
         delta["entered"] = entered
@@ -115,9 +114,30 @@ def session_delta(before: Session | None, after: Session) -> Mapping[str, object
     return {name: delta[name] for name in Session.__struct_encode_fields__ if name in delta}
 
 
-_OFTEN = {"revision", "configuration", "contacts", "task", "entered", "refused"}
-_seldom = attrgetter(*(name for name in Session.__struct_fields__ if name not in _OFTEN))
-_SELDOM = {*Session.__struct_encode_fields__} - _OFTEN
+def _seldom(of: Session) -> tuple[object, ...]:
+    """All that a change of task leaves as it is, a new deadline that is equal included."""
+    return (
+        of.format,
+        of.conversation_id,
+        of.tenant_id,
+        of.campaign_id,
+        of.flow_id,
+        of.version_id,
+        of.content_hash,
+        of.history,
+        of.active_contact_id,
+        of.language,
+        of.started_at,
+        of.deadline,
+        of.pending_command,
+        of.digressions,
+        of.approval,
+    )
+
+
+_SELDOM = {*Session.__struct_encode_fields__} - {
+    *("revision", "configuration", "contacts", "task", "entered", "refused")
+}
 
 
 def _whole(new: Struct) -> dict[str, object]:
@@ -125,7 +145,46 @@ def _whole(new: Struct) -> dict[str, object]:
     return dict(zip(new.__struct_encode_fields__, astuple(new), strict=True))
 
 
+def _task_changes(old: TaskEntry, new: TaskEntry) -> dict[str, object]:
+    """As `_changes`, in a third of its time."""
+    changed: dict[str, object] = {}
+    if new.task_id != old.task_id:
+        changed["taskId"] = new.task_id
+    if new.entered_at != old.entered_at:
+        changed["enteredAt"] = new.entered_at
+    if new.global_prompt != old.global_prompt:
+        changed["globalPrompt"] = new.global_prompt
+    if new.prompt != old.prompt:
+        changed["prompt"] = new.prompt
+    if new.descriptions is not old.descriptions and new.descriptions != old.descriptions:
+        changed["descriptions"] = new.descriptions
+    if new.routing_deadline != old.routing_deadline:
+        changed["routingDeadline"] = new.routing_deadline
+    if new.human_reason != old.human_reason:
+        changed["humanReason"] = new.human_reason
+    return changed
+
+
+def _contact_changes(old: Contact, new: Contact) -> dict[str, object]:
+    """As `_changes`, in a third of its time."""
+    changed: dict[str, object] = {}
+    if new.channel != old.channel:
+        changed["channel"] = new.channel
+    if new.status != old.status:
+        changed["status"] = new.status
+    if new.started_at is not old.started_at and new.started_at != old.started_at:
+        changed["startedAt"] = new.started_at
+    if new.ended_at != old.ended_at:
+        changed["endedAt"] = new.ended_at
+    if new.data is not old.data and new.data != old.data:
+        changed["data"] = new.data
+    if new.tasks is not old.tasks and new.tasks != old.tasks:
+        changed["tasks"] = new.tasks
+    return changed
+
+
 def _changes(old: Struct, new: Struct) -> dict[str, object]:
+    """By the names that they are stored under."""
     changed: dict[str, object] = {}
     parts = zip(new.__struct_encode_fields__, astuple(new), astuple(old), strict=True)
     for name, value, other in parts:
@@ -136,9 +195,9 @@ def _changes(old: Struct, new: Struct) -> dict[str, object]:
 
 def _by_key(old: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int | None]:
     changed: dict[str, int | None] = {}
-    for key in new:
-        if old.get(key) != new[key]:
-            changed[key] = new[key]
+    for key, count in new.items():
+        if old.get(key) != count:
+            changed[key] = count
     if len(new) < len(old) + len(changed):
         changed.update((key, None) for key in old if key not in new)
     return changed
@@ -150,7 +209,7 @@ def _contacts(old: Mapping[str, Contact], new: Mapping[str, Contact]) -> dict[st
         other = old.get(id)
         if other is None:
             changed[id] = _whole(contact)
-        elif contact is not other and (part := _changes(other, contact)):
+        elif contact is not other and (part := _contact_changes(other, contact)):
             changed[id] = part
     if not old.keys() <= new.keys():
         changed.update((id, None) for id in old if id not in new)
