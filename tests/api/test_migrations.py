@@ -177,6 +177,34 @@ async def test_versions_of_another_flow_are_unknown_here(scene: Scene) -> None:
     assert (await migrate(scene, other, dry_run=False)).status_code == 404
 
 
+async def test_to_the_version_that_it_is_on_nothing_is_moved(scene: Scene) -> None:
+    flow_id = await publish_next(scene, clinic())
+    reply = await migrate(scene, flow_id, dry_run=False, toVersionId="version-1")
+    assert reply.status_code == 422
+    [finding] = reply.json()["errors"]
+    assert (finding["pointer"], finding["code"]) == ("/toVersionId", "same_version")
+    for name in ("reception", "visit", "operator"):
+        found = (await scene.http.get(f"/v1/conversations/{name}")).json()
+        assert (found["versionId"], found["status"]) == ("version-1", "active")
+
+
+@pytest.mark.parametrize("narrowed", ["version", "task"])
+async def test_one_on_a_channel_that_the_new_version_lacks_stays(scene: Scene, narrowed: str) -> None:
+    """The others move: each is judged by where it stands."""
+    document = clinic()
+    if narrowed == "version":
+        document["channels"] = document["mandatoryChannels"] = ["chat"]
+    else:
+        document["tasks"][1]["channels"] = ["chat"]
+    flow_id = await publish_next(scene, document)
+    reply = await migrate(scene, flow_id, dry_run=False)
+    stay = {"reception", "visit", "operator"} if narrowed == "version" else {"visit"}
+    assert {id for id, (verdict, _) in verdicts(reply).items() if verdict == "cannot"} == stay
+    rows = {row["conversationId"]: row for row in reply.json()["conversations"]}
+    assert "is not available on phone in the new version" in rows["visit"]["reason"]
+    assert reply.json()["counts"]["migrated"] == 3 - len(stay)
+
+
 async def test_a_closed_conversation_is_not_live(scene: Scene) -> None:
     flow_id = await publish_next(scene, clinic())
     await scene.end(conversationId="reception")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from service.cli import app
+from service.cli import app, importing
 from service.cli.importing import MAX_BYTES
 from tests.flow_engine.importing.originals import FOLDER, PACKAGE, imported
 
@@ -107,3 +107,75 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
         written.writestr("agent.json", b" " * (MAX_BYTES + 1))
     code, _, err = run("dialogflow-cx", archive)
     assert (code, "unpacked" in err) == (2, True)
+
+
+class TestFolders:
+    def test_only_json_and_yaml_are_read_wherever_they_lie(self, tmp_path: Path) -> None:
+        (tmp_path / "data" / "nlu").mkdir(parents=True)
+        shutil.copy(FOLDER / "rasa-flows.yml", tmp_path / "data" / "nlu" / "flows.yaml")
+        shutil.copy(FOLDER / "rasa-domain.yml", tmp_path / "domain.yml")
+        (tmp_path / "README.md").write_text("# Not a flow: {")
+        (tmp_path / "actions.py").write_bytes(b"\xff\xfe")
+        (tmp_path / "folder.json").mkdir()
+        code, out, _ = run("rasa", tmp_path)
+        assert (code, json.loads(out)) == (0, imported("rasa").document)
+
+    def test_what_two_files_say_of_one_key_is_put_together(self, tmp_path: Path) -> None:
+        (tmp_path / "a.yml").write_text(
+            "flows: {one: {description: One, steps: [{action: utter_one}]}}\n"
+            "responses: {utter_one: [{text: First.}]}\n"
+        )
+        (tmp_path / "b.yml").write_text(
+            "flows: {two: {description: Two, steps: [{action: utter_two}]}}\n"
+            "responses: {utter_two: [{text: Second.}]}\n"
+        )
+        code, out, _ = run("rasa", tmp_path)
+        tasks = json.loads(out)["tasks"]
+        prompts = " ".join(task["prompt"] for task in tasks)
+        assert code == 0
+        assert ("First." in prompts, "Second." in prompts) == (True, True)
+        assert run("rasa", tmp_path / "b.yml", tmp_path / "a.yml")[0] == 0
+
+    def test_one_file_that_cannot_be_read_refuses_them_all_and_is_named(self, tmp_path: Path) -> None:
+        shutil.copytree(PACKAGE, tmp_path / "agent")
+        broken = next((tmp_path / "agent").rglob("*.json"))
+        broken.write_text('{"displayName": ')
+        code, out, err = run("dialogflow-cx", tmp_path / "agent")
+        assert (code, out) == (2, "")
+        assert broken.name in err
+
+    def test_an_empty_folder_is_no_flow(self, tmp_path: Path) -> None:
+        for kind in ("retell", "pipecat", "rasa", "dialogflow-cx"):
+            code, out, err = run(kind, tmp_path)
+            assert (code, out) == (2, ""), kind
+            assert "Traceback" not in err
+
+
+def test_all_files_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.yml", "b.yml"):
+        (tmp_path / name).write_bytes(b"responses: {}  # " + b"x" * 600)
+    monkeypatch.setattr(importing, "MAX_BYTES", 1_000)
+    code, out, err = run("rasa", tmp_path)
+    assert (code, out) == (2, "")
+    assert "accepted are at most 1000 bytes in all" in err
+    assert "1000 bytes" not in run("rasa", tmp_path / "a.yml")[2]
+
+
+def test_a_draft_can_be_piped_on_while_the_remarks_stay_visible(tmp_path: Path) -> None:
+    """The document alone on standard output, each remark a line on standard error that begins with what was
+    done."""
+    for name, file in (("retell", "retell.json"), ("pipecat", "pipecat.json")):
+        code, out, err = run(name, FOLDER / file)
+        assert code == 0
+        assert json.loads(out)["draft"] is True
+        assert err.strip()
+        for line in err.splitlines():
+            kept, pointer, _ = line.split(" ", 2)
+            assert kept in {"changed", "dropped"}
+            assert pointer.startswith("/")
+            assert pointer.endswith(":")
+
+
+def test_the_same_original_gives_the_same_draft_byte_by_byte() -> None:
+    for arguments in (("retell", FOLDER / "retell.json"), ("dialogflow-cx", PACKAGE)):
+        assert run(*arguments) == run(*arguments)

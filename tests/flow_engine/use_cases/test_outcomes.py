@@ -7,6 +7,8 @@ import random
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flow_engine.ports.flow_store import Guard, GuardMetric, Split, SplitSide
 from flow_engine.use_cases.outcomes import Estimate, mean, outcomes_of, share, worse_side
@@ -123,3 +125,63 @@ def test_every_side_tells_every_result_and_whether_it_is_too_few() -> None:
     assert third["metrics"]["results"]["gone"]["value"] is None
     without_guard = outcomes_of(Split("s", (BASE, NEXT)), {"base": sums(30), "next": sums(29)})
     assert [side["tooFew"] for side in without_guard] == [False, True]
+
+
+# Laws -----------------------------------------------------------------------------------------------
+
+COUNTS = st.integers(1, 2_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+@given(COUNTS)
+def test_an_interval_of_a_share_holds_it_and_stays_a_share(counted: tuple[int, int]) -> None:
+    hits, n = counted
+    found = share(hits, n)
+    low, high = bounds(found)
+    assert found["value"] is not None
+    assert 0 <= low <= found["value"] <= high <= 1
+    other_low, other_high = bounds(share(n - hits, n))
+    assert (other_low, other_high) == pytest.approx((1 - high, 1 - low)), "who was hit and who was not"
+
+
+@given(COUNTS, st.integers(2, 20))
+def test_more_conversations_of_the_same_share_tell_more(counted: tuple[int, int], times: int) -> None:
+    hits, n = counted
+    low, high = bounds(share(hits, n))
+    nearer = bounds(share(hits * times, n * times))
+    assert nearer[1] - nearer[0] < high - low
+
+
+@given(st.lists(st.integers(0, 500), min_size=2, max_size=40))
+def test_the_interval_of_a_mean_holds_it_and_is_none_where_all_are_the_same(numbers: list[int]) -> None:
+    found = mean(sum(numbers), sum(x * x for x in numbers), len(numbers))
+    low, high = bounds(found)
+    assert found["value"] is not None
+    assert 0 <= low <= found["value"] <= high
+    if len(set(numbers)) == 1:
+        assert (low, high) == pytest.approx((numbers[0], numbers[0]))
+
+
+SIDE = st.fixed_dictionaries({"conversations": st.integers(0, 120), "hits": st.integers(0, 120)})
+
+
+@given(base=SIDE, one=SIDE, other=SIDE, percent=st.integers(1, 90), minimum=st.integers(1, 100))
+def test_a_guard_gives_up_only_who_was_counted_enough_and_is_worse_by_enough(
+    base: Mapping[str, int], one: Mapping[str, int], other: Mapping[str, int], percent: int, minimum: int
+) -> None:
+    counted = {
+        name: sums(each["conversations"], refused=min(each["hits"], each["conversations"]))
+        for name, each in (("base", base), ("next", one), ("third", other))
+    }
+    found = worse_side(split(worse_by=percent / 100, minimum=minimum), counted)
+    worse = {
+        name: counted[name]["refused"] / n - counted["base"]["refused"] / counted["base"]["conversations"]
+        for name in ("next", "third")
+        if (n := counted[name]["conversations"]) >= minimum and counted["base"]["conversations"] >= minimum
+    }
+    if found is None:
+        assert all(by < percent / 100 for by in worse.values())
+    else:
+        assert worse[found] >= percent / 100 - 1e-9
+        assert worse[found] == max(worse.values())
+        stricter = worse_side(split(worse_by=min(1.0, worse[found] + 0.01), minimum=minimum), counted)
+        assert stricter is None, "nobody is worse than the worst"

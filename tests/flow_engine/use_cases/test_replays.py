@@ -11,6 +11,7 @@ import pytest
 import memory.journal as journal_module
 from flow_engine.documents import content_hash
 from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.jobs import Job
 from flow_engine.ports.outbound import OutboundReply
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.runtime.platform import Platform
@@ -21,7 +22,7 @@ from system_prompts.loader import load_system_prompts
 from tests.api.harness import BASE_URL, HANDLER, Scene, clinic, entry, needs, open_scene, over_many_contacts
 from tests.api.test_history_at import HANDLER_ANSWERS, step
 from tests.flow_engine.documents.samples import JsonObject
-from tests.flow_engine.listening.test_mining import MINE, says, working_on
+from tests.flow_engine.listening.test_mining import MINE, Model, says, working_on
 
 pytestmark = pytest.mark.anyio
 
@@ -263,6 +264,34 @@ class TestValues:
         draft["tasks"][1]["transitionParameters"] = needs("var_string")
         [row] = (await replayed(draft, recording))["conversations"]
         assert (row["variablesGone"], row["path"]) == (["var_boolean"], "same")
+
+    async def test_a_summary_that_a_model_wrote_is_read_again_by_the_next_contact(self) -> None:  # F20, F30
+        document = over_many_contacts()
+        answers = {HANDLER: [OutboundReply(200, b"false")] * 2}
+        model = Model(lambda call: "Wants an ECG in March." if call.purpose == "summary" else {})
+        async with open_scene(document, answers=answers) as scene:
+            await scene.started()
+            await scene.say("m-1", "An ECG, please, in March")
+            await scene.end()
+            by_rules = (await recorded(scene)).entries[-1].outcome["summary"]
+            await working_on(scene, model).conclude(Job("conclude", MINE.conversation, "call-1"))
+            again = await scene.started(contactId="call-2")
+            assert "Wants an ECG in March." in again["prompt"]
+            recording = await recorded(scene)
+        [written] = [entry for entry in recording.entries if entry.op == "conclusion" and entry.heard]
+        assert written.heard is not None
+        assert written.heard.previous_contacts is not None
+        [contact] = written.heard.previous_contacts
+        assert "Wants an ECG in March." in contact.values()
+        assert by_rules != "Wants an ECG in March."
+        replay = await replay_on(document, recording)
+        assert found(replay.report()["conversations"][0]) == {}
+        draft = deepcopy(document)
+        draft["globalPrompt"] = "Another one."
+        replay = await replay_on(draft, recording)
+        assert replay.prompt_changes, "prompts are compared"
+        for change in replay.prompt_changes.values():
+            assert change.recorded.count("Wants an ECG") == change.replayed.count("Wants an ECG")
 
 
 class TestPrompts:
