@@ -31,6 +31,7 @@ from api.operators import OperatorRoutes
 from api.problems import bugs_answered, error_response, internal_error, problem_response
 from api.replays import ReplayRoutes
 from api.scores import ScoreRoutes
+from api.simulations import SimulationRoutes
 from api.tags import TagRoutes
 from api.tries import TryRoutes
 from flow_engine.errors import CorrectTheInput
@@ -80,6 +81,7 @@ class Routes:
     history: HistoryRoutes
     replays: ReplayRoutes
     tries: TryRoutes
+    simulations: SimulationRoutes
     keys: KeyRoutes = field(default_factory=KeyRoutes)
 
     def endpoints(self) -> list[Endpoint]:
@@ -99,6 +101,7 @@ class Routes:
             *self.history.endpoints(),
             *self.replays.endpoints(),
             *self.tries.endpoints(),
+            *self.simulations.endpoints(),
             *self.keys.endpoints(),
         ]
 

@@ -20,6 +20,7 @@ from flow_engine.documents import AudioMediaConfigPreset, FlowVersion
 from flow_engine.documents.json_schema import SCHEMA_VERSION, version_schema
 from flow_engine.ports.designer_help import DescriptionDraft, DiagramRenderer, TextRewriter
 from flow_engine.ports.system_prompts import SystemPrompts
+from flow_engine.testing.simulation import persona_schema
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.model_catalog import (
     ModelCatalog,
@@ -256,7 +257,7 @@ def _encoded(schema: Callable[[], dict[str, Any]]) -> bytes:
 
 
 class SchemaRoutes:
-    """The JSON Schemas of flow versions and of recordings, at addresses that editors may keep, and the
+    """The JSON Schemas of flow versions, recordings and personas, at addresses that editors may keep, and the
     overview for models. They need no key."""
 
     async def flow_version(self, call: Call) -> Response:
@@ -264,6 +265,9 @@ class SchemaRoutes:
 
     async def recording(self, call: Call) -> Response:
         return Response(_encoded(recording_schema), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
+
+    async def persona(self, call: Call) -> Response:
+        return Response(_encoded(persona_schema), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
 
     async def overview(self, call: Call) -> Response:
         return Response(_OVERVIEW.read_bytes(), headers=_SCHEMA_HEADERS, media_type=PLAIN)
@@ -293,6 +297,7 @@ class SchemaRoutes:
             for name, handler, what, version in (
                 ("flow-version", self.flow_version, "flow versions", SCHEMA_VERSION),
                 ("recording", self.recording, "recordings", FORMAT_VERSION),
+                ("persona", self.persona, "personas of simulated users", "1"),
             )
             for path, summary in (
                 (f"/schemas/{name}/{version}.json", f"JSON Schema of {what}, {version}"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from starlette.responses import Response
@@ -30,7 +30,7 @@ TURNS = "text, changeTask, memory, hangup, newContact, humanTask, wait"
 _TRIES = "/flows/{flow_id}/try"
 _ONE = _TRIES + "/{try_id}"
 
-_Versioned = TypeVar("_Versioned", "BeginTry", "RenderBody")
+_Versioned = TypeVar("_Versioned", bound="OfVersion")
 
 PlayTests = Callable[[Submission, str, bytes], Awaitable[ScenarioVerdict]]
 """Plays YAML of flow tests on a checked version of the flow with that id; nothing is stored. Raises
@@ -49,6 +49,14 @@ class TriedContact(Body):
         return format.NewContactBody(
             id=self.contact_id, channel=self.channel, language=self.language, data=self.contact
         )
+
+
+class OfVersion(Protocol):
+    @property
+    def document(self) -> Mapping[str, object] | None: ...
+
+    @property
+    def version_id(self) -> str | None: ...
 
 
 def one_version(body: _Versioned) -> _Versioned:

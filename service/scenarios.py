@@ -109,6 +109,13 @@ async def installed_flow(document: Path, options: RunOptions) -> AsyncGenerator[
 
 
 @asynccontextmanager
+async def installed_version(submission: Submission, flow_id: str) -> AsyncGenerator[InstalledFlow]:
+    """A checked version of a flow, ready to be talked to in stores of its own."""
+    async with _open_run(RunOptions(), perf_counter) as opened:
+        yield await opened.bench.install(submission, flow_id)
+
+
+@asynccontextmanager
 async def _open_run(options: RunOptions, stopwatch: Callable[[], float]) -> AsyncGenerator[_Run]:
     prompts = load_system_prompts()
     database, memory = SqliteDatabase(MEMORY), embedded()
@@ -136,7 +143,7 @@ class _Run:
     def __init__(
         self, bench: Bench, submissions: Submissions, options: RunOptions, stopwatch: Callable[[], float]
     ) -> None:
-        self._bench = bench
+        self.bench = bench
         self._submissions = submissions
         self._options = options
         self._stopwatch = stopwatch
@@ -165,7 +172,7 @@ class _Run:
     async def text(self, submission: Submission, flow_id: str, tests: bytes) -> report.ScenarioVerdict:
         try:
             suite = parsing.parse_scenarios(tests)
-            installed = await self._bench.install(submission, flow_id)
+            installed = await self.bench.install(submission, flow_id)
             unknown = parsing.unknown_names(suite, installed.flow)
             if unknown:
                 raise yaml_text.FileRejected(unknown)
@@ -220,7 +227,7 @@ class _Run:
             submission = self._submissions.check(
                 orjson.dumps(file.version), flow_id=file.flow_id, created_by=AUTHOR, now=START
             )
-            return await self._bench.install(submission, file.flow_id)
+            return await self.bench.install(submission, file.flow_id)
         except OSError as error:
             raise _FlowRefused([f": {error.strerror or 'it cannot be read'}"]) from None
         except CorrectTheInput as refused:

@@ -36,26 +36,24 @@ _END = ToolSpec(END_CALL, WHEN_TO_END, {"type": "object", "properties": {}})
 _T = TypeVar("_T")
 
 
-async def called(
+async def call(
     persona: simulation.Persona,
     flow: InstalledFlow,
     number: int,
-    *,
-    run: simulation.Run | None = None,
-    model: LanguageModel | None = None,
+    run: simulation.Run | None,
+    model: LanguageModel,
 ) -> tuple[simulation.Run, simulation.RunVerdict]:
-    """A call as it was recorded, or by a model: what was said and done, and what became of it. The verdict is
-    that of the moment before the contact ends. `number` counts from 1. Raises ModelFailed."""
+    """Implements `PlayRun`: a call as it was recorded, or by a model. The verdict is that of the moment
+    before the contact ends. Raises ModelFailed."""
     played = simulation.Simulation(persona, flow)
     engine = _Engine(played, asyncio.get_running_loop())
-    dialogue = None if model is None else simulated_user.Dialogue(played, model)
+    dialogue = None
     if run is not None:
         agent, lines = persona_calls.AgentPart(), _recorded(run)
-    elif dialogue is not None and model is not None:
+    else:
+        dialogue = simulated_user.Dialogue(played, model)
         agent = persona_calls.AgentPart(_Thinking(model, dialogue, engine))
         lines = _improvised(persona, dialogue, engine)
-    else:
-        raise ValueError("a call is played by a recorded run or by a model")
     caller = persona.contact.get("callerId")
     order = persona_calls.CallOrder(
         persona_calls.agent_config(flow.flow.version_id, persona.tenant, persona.language),
@@ -75,7 +73,8 @@ async def called(
     said = sum(turn.user is not None for turn in turns)
     opinion = None if dialogue is None else await dialogue.opinion()
     missed = await played.missed() if engine.missed is None else engine.missed
-    verdict = simulation.RunVerdict(number, said, (*played.failures, *missed), opinion)
+    task_id = played.player.task_id or None
+    verdict = simulation.RunVerdict(number, said, (*played.failures, *missed), opinion, task_id)
     return simulation.Run(turns=turns or (simulation.Turn(),)), verdict
 
 

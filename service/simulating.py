@@ -9,7 +9,7 @@ from adapters.models.factory import build_model
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.models import LanguageModel, NoModel
-from flow_engine.testing import simulated_user, simulation
+from flow_engine.testing import simulation, simulations
 from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected, Mistake
 from service import late
 from service.scenarios import RunOptions, installed_flow
@@ -62,17 +62,11 @@ async def simulate_with(order: Order, settings: Settings, model: LanguageModel) 
         if unknown:
             raise FileRejected([Mistake(1, "/expect", "unknown_name", message) for message in unknown])
         recorded = () if recording is None else recording.runs
-        pairs: list[tuple[simulation.Run, simulation.RunVerdict]] = []
-        for number in range(1, (order.runs or len(recorded) or 1) + 1):
-            # Fewer recorded runs than asked for are played again from the first.
-            run = recorded[(number - 1) % len(recorded)] if recorded else None
-            if order.by_voice:
-                given = model if run is None else None
-                pairs.append(await late.simulated_calls.called(persona, flow, number, run=run, model=given))
-            elif run is None:
-                pairs.append(await simulated_user.converse(persona, flow, model, number))
-            else:
-                pairs.append((run, await simulation.play(persona, run, flow, number)))
+        play = late.simulated_calls.call if order.by_voice else simulations.play_in_text
+        pairs = [
+            await play(persona, flow, number, simulations.run_of(number, recorded), model)
+            for number in range(1, (order.runs or len(recorded) or 1) + 1)
+        ]
     if order.record is not None:
         text = simulation.write_recording(simulation.Recording(runs=tuple(run for run, _ in pairs)))
         order.record.write_text(text, encoding="utf-8")

@@ -42,6 +42,7 @@ from api.operators import OperatorRoutes
 from api.playing_tools import PlayingTools
 from api.replays import ReplayRoutes
 from api.scores import ScoreRoutes
+from api.simulations import SimulationRoutes
 from api.tags import TagRoutes
 from api.tries import TryRoutes
 from flow_engine.errors import RetryLater
@@ -56,7 +57,16 @@ from flow_engine.ports.records import RecordStore, RecordTable
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.ports.telemetry import Tracing, Unobserved, Untraced
 from flow_engine.runtime.platform import Platform
+from flow_engine.testing.bench import InstalledFlow
 from flow_engine.testing.report import ScenarioVerdict
+from flow_engine.testing.simulation import Persona, Run
+from flow_engine.testing.simulations import (
+    Played,
+    SimulationLimits,
+    SimulationParts,
+    Simulations,
+    play_in_text,
+)
 from flow_engine.testing.tries import Tries, TryLimits, TryParts
 from flow_engine.use_cases.agent_runs import AgentRuns
 from flow_engine.use_cases.archiving import KeptJournal, prune_due
@@ -189,6 +199,7 @@ class ServiceDependencies:
     scrape: Scrape | None = None
     """Where `/metrics` answers for more than this process."""
     try_limits: TryLimits = field(default_factory=TryLimits)
+    simulation_limits: SimulationLimits = field(default_factory=SimulationLimits)
 
     @asynccontextmanager
     async def opened(self, settings: Settings, submissions: Submissions) -> AsyncGenerator[None]:
@@ -290,7 +301,12 @@ def assemble(
     previews = Previews(designing, History(transactor, journal, memory.listing), transactor)
     trying = TryRoutes(tries, designing, _played, previews)
     tags = TagRoutes(designing.flows, rollouts)
-    doors = Doors(metrics, mcp, watching, ReplayRoutes(replays), trying, tags)
+    simulated = SimulationParts(
+        *(designing, _installed, play_in_text, _called),
+        *(dependencies.model, memory.tries, dependencies.clock),
+    )
+    simulating = SimulationRoutes(Simulations(simulated, dependencies.simulation_limits))
+    doors = Doors(metrics, mcp, watching, ReplayRoutes(replays), trying, simulating, tags)
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
     opened = partial(dependencies.opened, settings, designing.submissions)
@@ -367,6 +383,7 @@ class Doors:
     history: HistoryRoutes
     replays: ReplayRoutes
     tries: TryRoutes
+    simulations: SimulationRoutes
     tags: TagRoutes
 
 
@@ -392,6 +409,7 @@ def _application(
         history=doors.history,
         replays=doors.replays,
         tries=doors.tries,
+        simulations=doors.simulations,
         agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
         scores=ScoreRoutes(designing.flows, Scoring(transactor, model)),
         tags=doors.tags,
@@ -414,3 +432,15 @@ def _application(
 async def _played(submission: Submission, flow_id: str, tests: bytes) -> ScenarioVerdict:
     """In a thread with a loop of its own: conversations go on meanwhile."""
     return await asyncio.to_thread(late.scenarios.run_tests, submission, flow_id, tests)
+
+
+def _installed(submission: Submission, flow_id: str) -> AbstractAsyncContextManager[InstalledFlow]:
+    return late.scenarios.installed_version(submission, flow_id)
+
+
+async def _called(
+    persona: Persona, flow: InstalledFlow, number: int, run: Run | None, model: LanguageModel
+) -> Played:
+    """The voice agent takes seconds to load: in a thread."""
+    calls = await asyncio.to_thread(getattr, late, "simulated_calls")
+    return await calls.call(persona, flow, number, run, model)

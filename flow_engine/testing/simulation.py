@@ -8,7 +8,7 @@ use cases that the API calls, so that it needs no model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 from xml.etree import ElementTree as Xml
 
@@ -33,7 +33,7 @@ LONGEST = 4_000
 """Characters of what one says in a turn."""
 MOST_RUNS = 1_000
 
-_Read = TypeVar("_Read", bound=format.Shape)
+Read = TypeVar("Read", bound=format.Shape)
 _Name = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
 _Words = Annotated[str, pydantic.Field(min_length=1, max_length=LONGEST)]
 
@@ -116,12 +116,14 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """`failures` are lines, empty for a run that passed; `number` counts from 1."""
+    """`failures` are lines, empty for a run that passed; `number` counts from 1. `task_id` is where it ended,
+    None where it did not begin."""
 
     number: int
     turns: int
     failures: tuple[str, ...]
     opinion: Opinion | None = None
+    task_id: str | None = field(default=None, compare=False)
 
     @property
     def passed(self) -> bool:
@@ -131,7 +133,7 @@ class RunVerdict:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def read_file(shape: type[_Read], text: bytes) -> _Read:
+def read_file(shape: type[Read], text: bytes) -> Read:
     """A persona or a recording. Raises FileRejected with every mistake. YAML in UTF-8, at most 512 KiB."""
     root, mistakes = read_yaml(text)
     try:
@@ -150,25 +152,46 @@ def read_file(shape: type[_Read], text: bytes) -> _Read:
     return read
 
 
+def persona_schema() -> dict[str, Any]:
+    """The JSON Schema of a persona, with a field for each of its properties."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Persona.model_json_schema()}
+
+
 def unknown_to(persona: Persona, flow: CompiledFlow) -> list[str]:
     """What the persona expects of tasks, variables and tools that the flow does not have. Lines."""
     return [message for _, _, message in unknown_in(persona.expect, flow)]
 
 
+def turns_as_json(run: Run) -> Sequence[Mapping[str, Any]]:
+    """JSON values: `{user?, agent: […]}` for each turn."""
+    turns: list[dict[str, Any]] = []
+    for turn in run.turns:
+        said = {} if turn.user is None else {"user": turn.user}
+        actions = [
+            action.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+            for action in turn.agent
+        ]
+        turns.append({**said, "agent": actions})
+    return turns
+
+
 def write_recording(recording: Recording) -> str:
     """YAML, as `read_file` reads it."""
-    runs: list[dict[str, object]] = []
-    for run in recording.runs:
-        turns: list[dict[str, object]] = []
-        for turn in run.turns:
-            said = {} if turn.user is None else {"user": turn.user}
-            actions = [
-                action.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
-                for action in turn.agent
-            ]
-            turns.append({**said, "agent": actions})
-        runs.append({"turns": turns})
-    return yaml.safe_dump({"runs": runs}, allow_unicode=True, sort_keys=False, width=110)
+    return _yaml({"runs": [{"turns": turns_as_json(run)} for run in recording.runs]})
+
+
+def persona_as_json(persona: Persona) -> Mapping[str, Any]:
+    """JSON values, as they were sent."""
+    return persona.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def write_persona(persona: Persona) -> str:
+    """YAML, as `read_file` reads it."""
+    return _yaml(persona_as_json(persona))
+
+
+def _yaml(values: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(values, allow_unicode=True, sort_keys=False, width=110)
 
 
 # --- playing ------------------------------------------------------------------------------------
@@ -212,7 +235,8 @@ class Simulation:
         return self.last
 
     async def verdict(self, number: int, turns: int, opinion: Opinion | None = None) -> RunVerdict:
-        return RunVerdict(number, turns, (*self.failures, *await self.missed()), opinion)
+        missed = await self.missed()
+        return RunVerdict(number, turns, (*self.failures, *missed), opinion, self.player.task_id or None)
 
     async def missed(self) -> Sequence[str]:
         """What is expected at the end and does not hold now. Lines."""

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from adapters.outbound.fake import Answer, ScriptedOutbound
 from api.auth import Authenticator, Keyring, LocalOnly
 from flow_engine.ports.models import LanguageModel, NoModel
+from flow_engine.testing.simulations import SimulationLimits
 from flow_engine.testing.tries import TryLimits
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.connection import RedisMemory
@@ -157,6 +158,7 @@ async def open_scene(
     clock: SettableClock | None = None,
     model: LanguageModel | None = None,
     try_limits: TryLimits | None = None,
+    simulation_limits: SimulationLimits | None = None,
     **settings: Any,
 ) -> AsyncIterator[Scene]:
     """A service with `documents` published. Give two scenes one `server` to let them share a Redis, or
@@ -168,6 +170,7 @@ async def open_scene(
         database=flows or sqlite_in_memory(),
         model=model or NoModel(),
         try_limits=try_limits or TryLimits(),
+        simulation_limits=simulation_limits or SimulationLimits(),
     )
     given = Settings(**{"samples": False, **settings})
     service = assemble(given, dependencies, authenticator or LocalOnly(), base_url=BASE_URL)

@@ -51,6 +51,7 @@ EXPECTED: dict[str, set[str]] = {
     "POST /v1/flows/{flow_id}/versions/{version_id}/replays": {DESIGNER, "operator"},
     "POST /v1/flows/{flow_id}/versions/{version_id}/tests": {DESIGNER},
     "POST /v1/flows/{flow_id}/render": {"operator"},
+    "POST /v1/flows/{flow_id}/simulations": {DESIGNER},
     "POST /v1/flows/{flow_id}/try": {DESIGNER},
     "GET /v1/flows/{flow_id}/try/{try_id}": {DESIGNER},
     "POST /v1/flows/{flow_id}/try/{try_id}": {DESIGNER},

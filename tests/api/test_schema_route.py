@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from flow_engine.documents import parse_version
 from flow_engine.documents.json_schema import version_schema
 from flow_engine.errors import CorrectTheInput
+from flow_engine.testing.simulation import persona_schema
 from flow_engine.use_cases.recordings import recording_schema
 from tests.api.harness import clinic, open_scene, over_many_contacts
 from tests.flow_engine.diagrams.drawn import SAMPLES, sample
@@ -71,11 +72,14 @@ async def test_the_schema_is_published_at_two_addresses_without_a_key() -> None:
         assert stable.json()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
         recordings = [await scene.http.get(f"/schemas/recording{each}.json") for each in ("", "/1")]
         assert recordings[0].json() == recordings[1].json() == recording_schema()
+        personas = [await scene.http.get(f"/schemas/persona{each}.json") for each in ("", "/1")]
+        assert personas[0].json() == personas[1].json() == persona_schema()
 
 
 def test_it_is_a_schema_of_its_draft() -> None:
     Draft202012Validator.check_schema(version_schema())
     Draft202012Validator.check_schema(recording_schema())
+    Draft202012Validator.check_schema(persona_schema())
 
 
 def test_its_patterns_hold_to_what_every_dialect_knows() -> None:

@@ -15,11 +15,11 @@ import pytest
 
 from adapters.models.scripted import Fails, Says
 from flow_engine.ports.dialogue import DialogueTurn
-from flow_engine.ports.models import LanguageModel, ModelFailed
+from flow_engine.ports.models import LanguageModel, ModelFailed, NoModel
 from flow_engine.testing import simulation
 from flow_engine.testing.bench import InstalledFlow, Stage
+from service import simulated_calls
 from service.scenarios import RunOptions, installed_flow
-from service.simulated_calls import called
 from tests.flow_engine.testing.scene import ORDER
 from tests.flow_engine.testing.test_simulations import (
     PERSONA,
@@ -78,7 +78,7 @@ async def call(
         run = simulation.read_file(simulation.Recording, recorded.encode()).runs[0]
     async with installed_flow(flow, RunOptions()) as installed:
         staged = Staged(installed)
-        done, verdict = await called(who, staged, 1, run=run, model=model)  # type: ignore[arg-type]
+        done, verdict = await simulated_calls.call(who, staged, 1, run, model or NoModel())  # type: ignore[arg-type]
         [stage] = staged.stages
         loaded = await stage.transactor.memory.load(stage.conversation, with_turns=True)
     phase = None if loaded.session is None else loaded.session.states.phase
