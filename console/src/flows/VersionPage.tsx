@@ -17,6 +17,7 @@ import { useText } from "../i18n";
 import { Badge, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState, Loading, ScopeMissing } from "../shell/states";
+import { Simulations } from "../talk/Simulations";
 import { Talk } from "../talk/Talk";
 import { segmentsOf, taskAt, taskById, type VersionDocument } from "./document";
 import { edit, isDirty, opened } from "./editor";
@@ -228,15 +229,25 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
           </Tabs.Root>
           <Problems verdict={verdict} document={document} go={go} fix={change} readOnly={readOnly} />
         </div>
-        <Talk
-          flowId={flowId}
-          versionId={versionId}
-          document={document}
-          dirty={dirty}
-          errors={errors}
-          active={setActive}
-          covered={setCovered}
-        />
+        <div className="work-side">
+          <Talk
+            flowId={flowId}
+            versionId={versionId}
+            document={document}
+            dirty={dirty}
+            errors={errors}
+            active={setActive}
+            covered={setCovered}
+          />
+          <Simulations
+            flowId={flowId}
+            document={document}
+            jump={(taskId) => {
+              setTab("graph");
+              choose(taskId);
+            }}
+          />
+        </div>
       </div>
     </div>
   );

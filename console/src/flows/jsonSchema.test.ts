@@ -39,5 +39,6 @@ describe("the schema of a place", () => {
     expect(emptyOf(ROOT, { $ref: "#/$defs/Task" })).toEqual({ type: "AIO", tools: [] });
     expect(labelOf("transitionParameters")).toBe("Transition parameters");
     expect(labelOf("_id")).toBe("Id");
+    expect(labelOf("not_reachable")).toBe("Not reachable");
   });
 });

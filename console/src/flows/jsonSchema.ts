@@ -85,6 +85,7 @@ export function emptyOf(root: SchemaNode, node: SchemaNode): unknown {
 export function labelOf(name: string): string {
   const words = name
     .replace(/^_/, "")
+    .replaceAll("_", " ")
     .replace(/([a-z])([A-Z])/g, "$1 $2")
     .toLowerCase();
   return words.charAt(0).toUpperCase() + words.slice(1);

@@ -4,6 +4,7 @@ import { client, reply } from "../api/client";
 import { useText } from "../i18n";
 import { Badge, Button, Field } from "../shell/kit";
 import { ErrorState } from "../shell/states";
+import { download } from "./download";
 import { type Try, testOf } from "./tries";
 
 interface FlowTestsProps {
@@ -46,7 +47,7 @@ export function FlowTests({ flowId, versionId, dirty, now, covered }: FlowTestsP
           <Button disabled={yaml.trim() === "" || playing.isPending} onClick={() => playing.mutate()}>
             {say("playTests")}
           </Button>
-          <Button kind="bare" disabled={yaml === ""} onClick={() => download(yaml)}>
+          <Button kind="bare" disabled={yaml === ""} onClick={() => download(yaml, "flow-test.yaml")}>
             {say("download")}
           </Button>
         </div>
@@ -91,13 +92,4 @@ export function FlowTests({ flowId, versionId, dirty, now, covered }: FlowTestsP
       </div>
     </details>
   );
-}
-
-function download(yaml: string): void {
-  const address = URL.createObjectURL(new Blob([yaml], { type: "application/yaml" }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = "flow-test.yaml";
-  link.click();
-  URL.revokeObjectURL(address);
 }
