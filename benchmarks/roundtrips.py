@@ -27,6 +27,7 @@ async def count_round_trips(cores: Cores, *, repeat: int) -> tuple[RoundTrips, .
         try:
             target = await publish(caller, service.port, TASKS, multi_contact=True)
             cold = await _count(caller, traffic, "new contact, first on its version", None, _first(target))
+            await caller.ask(target.prompt("cold"))  # from now on Redis knows the script that reads, too
             return (
                 cold,
                 *[await _count(caller, traffic, *row) for row in await _calls(caller, target, repeat)],
