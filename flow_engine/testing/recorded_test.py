@@ -132,14 +132,16 @@ class _Writer:
         heard = None if entry is None else entry.heard
         if heard is None:
             return None
-        values = {
-            self.flow.variables.name_of(id): found.value
+        found = {
+            self.flow.variables.name_of(id): found
             for id, found in heard.values.items()
             if found.source == "model" or id in self.flow.sensitive  # which is not in the text any more
         }
-        fails = True if heard.failed else None
-        found = {"values": values or None, "checkpoints": heard.checkpoints or None, "fails": fails}
-        return _given(found) or None
+        values = {name: each.value for name, each in found.items()}
+        sure = {name: each.confidence for name, each in found.items() if each.confidence is not None}
+        told: dict[str, object] = {"values": values or None, "confidence": sure or None}
+        told |= {"checkpoints": heard.checkpoints or None, "fails": True if heard.failed else None}
+        return _given(told) or None
 
     def _expect(self, entry: RecordedEntry, before: Moment, moment: Moment) -> None:
         if moment.runner is None:

@@ -19,7 +19,7 @@ from service.scenarios import RunOptions, run_files
 from tests.api.harness import HANDLER, Scene, clinic, entry, open_scene, over_many_contacts
 from tests.api.test_history_at import step
 from tests.flow_engine.documents.samples import JsonObject
-from tests.flow_engine.listening.test_mining import MINE, says, working_on
+from tests.flow_engine.listening.test_mining import MINE, Model, says, working_on
 
 pytestmark = pytest.mark.anyio
 
@@ -121,6 +121,23 @@ async def test_a_sensitive_value_is_replaced(tmp_path: Path) -> None:
         recording = await recorded(scene)
     text = await in_a_thread(as_test, tmp_path, recording, document)
     assert "Needle" not in text
+    assert await in_a_thread(played, tmp_path, text) is None
+
+
+async def test_it_tells_how_sure_a_model_was(tmp_path: Path) -> None:
+    answer = {"values": {"var_string": "Ada", "var_number": 3}, "confidence": {"var_string": 0.85}}
+    async with open_scene(clinic()) as scene:
+        await scene.started()
+        await scene.say("m-1", "I am Ada")
+        await working_on(scene, Model(lambda call: {**answer, "checkpoints": []})).mine(MINE)
+        await scene.written(entry("var_boolean", True))
+        await scene.changed("visit")
+        recording = await recorded(scene)
+    text = await in_a_thread(as_test, tmp_path, recording, clinic())
+    [scenario] = yaml.safe_load(text)["scenarios"]
+    [said] = [each["say"] for each in scenario["steps"] if "say" in each]
+    by_name = {"values": {"a string": "Ada", "a number": 3}, "confidence": {"a string": 0.85}}
+    assert said["model"] == by_name
     assert await in_a_thread(played, tmp_path, text) is None
 
 
