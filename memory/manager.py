@@ -111,7 +111,7 @@ class MemoryManager:
                 now = datetime.now(UTC)
                 await self._write_down([DueJob(Job(kind, conversation), now) for kind in _FOUND_UNDONE])
         if held is None or held.session is None:
-            return storage.NOTHING_STORED if replay is None else storage.LoadedConversation(replay=replay)
+            return storage.LoadedConversation(replay=replay)
         if replay is None and not with_turns:
             return held
         return msgspec.structs.replace(
@@ -128,7 +128,7 @@ class MemoryManager:
         session, memory_revision, memory_updated_at, last_user_turn, mining, mining_revision = head
         if session is None:
             self._held.forget(conversation)
-            return storage.NOTHING_STORED
+            return storage.LoadedConversation()
         if tenant is None or bool(mined) != bool(tools):  # both hashes hold every variable
             raise CallTheOperator(
                 "conversation_incomplete", f"the keys {keys.tag} are partly gone: something else deleted them"

@@ -283,7 +283,6 @@ def assemble(
         observer=observer,
         quiet_bytes=2 * settings.held_bytes,
         archive=journal,
-        starts_unread=memory.driver.single_node,
     )
     rollouts = Rollouts(
         *(designing.flows, memory.outcomes, dependencies.clock, memory.conversations, memory.listing),

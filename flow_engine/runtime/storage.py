@@ -170,9 +170,6 @@ class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # n
         )
 
 
-NOTHING_STORED = LoadedConversation()
-
-
 class NewMemory(msgspec.Struct, frozen=True):
     """A fresh start: both hashes hold every variable empty (F17), all that was there is dropped. `tenant` is
     JSON."""

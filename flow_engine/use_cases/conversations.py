@@ -123,8 +123,7 @@ class Conversations:
             )
             return Transition(runner, ReplyTemplate(data), asked, guards_memory=True, mining=mining)
 
-        run = self._transactor.run
-        return await run(conversation, idempotency, decide, with_turns=True, may_start=True)
+        return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
 
     async def _goes_on(
         self, runner: ConversationalFlowRunner, contact: NewContact, heard: dict[str, object]

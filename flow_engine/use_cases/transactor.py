@@ -74,8 +74,7 @@ class NoArchive:
 @dataclass(frozen=True, slots=True)
 class ConversationDependencies:
     """What the use cases are wired with. `debounce_s`: how long after a user turn it is read. In seconds.
-    `quiet_bytes`: of replies that are kept to be sent again, see `QuietReplies`. `starts_unread`: a start
-    over what is stored leaves nothing behind in the memory, so that it is not asked before."""
+    `quiet_bytes`: of replies that are kept to be sent again, see `QuietReplies`."""
 
     memory: storage.ConversationMemory
     versions: Versions
@@ -88,7 +87,6 @@ class ConversationDependencies:
     observer: Observer = field(default_factory=Unobserved)
     quiet_bytes: int = QUIET_BYTES
     archive: ArchivedConversations = field(default_factory=NoArchive)
-    starts_unread: bool = False
 
 
 class Transition(msgspec.Struct, frozen=True):
@@ -134,7 +132,6 @@ class Transactor:
         self.platform = dependencies.platform
         self.clock = dependencies.clock
         self.observer = dependencies.observer
-        self._starts_unread = dependencies.starts_unread
 
     async def resume(
         self,
@@ -159,21 +156,15 @@ class Transactor:
         decide: Callable[[storage.LoadedConversation], Awaitable[Transition]],
         *,
         with_turns: bool = False,
-        may_start: bool = False,
     ) -> FinalReply:
         """Answer a request. `decide` is asked again on fresh state whenever another writer was faster.
-        `may_start`: most likely nothing is stored, and it is decided on that first.
 
         Raises ReloadAndDecide `revision_conflict` after ATTEMPTS, CorrectTheInput `conversation_too_large`.
         The reply's body are bytes of JSON.
         """
-        newer, presumed = None, self.memory.held(conversation)
-        if may_start and self._starts_unread and presumed is None:
-            presumed = storage.NOTHING_STORED
-        elif with_turns:
-            presumed = None
-        if presumed is not None:
-            outcome = await self._run_on_presumed(conversation, idempotency, decide, presumed)
+        newer, held = None, None if with_turns else self.memory.held(conversation)
+        if held is not None:
+            outcome = await self._run_on_held(conversation, idempotency, decide, held)
             if isinstance(outcome, FinalReply):
                 return outcome
             newer = outcome.newer
@@ -191,20 +182,20 @@ class Transactor:
             newer = None
         raise await self._conflict(conversation)
 
-    async def _run_on_presumed(
+    async def _run_on_held(
         self,
         conversation: ConversationRef,
         idempotency: IdempotencyKey | None,
         decide: Callable[[storage.LoadedConversation], Awaitable[Transition]],
-        presumed: storage.LoadedConversation,
+        held: storage.LoadedConversation,
     ) -> FinalReply | storage.Conflict:
         """One trip instead of two; what is held may be over, then the newer state comes with the loss."""
         try:
-            transition = await decide(presumed)
+            transition = await decide(held)
             _check_size(transition)
         except FlowEngineError:
             return storage.Conflict()
-        return await self._commit(conversation, idempotency, transition, presumed, certain=False)
+        return await self._commit(conversation, idempotency, transition, held, expected_state=held.state)
 
     async def apply(
         self,
@@ -236,10 +227,8 @@ class Transactor:
         transition: Transition,
         loaded: storage.LoadedConversation,
         *,
-        certain: bool = True,
+        expected_state: bytes = b"",
     ) -> FinalReply | storage.Conflict:
-        """`certain`: `loaded` was read for this request."""
-        expected_state = b"" if certain else loaded.state
         changes = to_changes(transition, idempotency, expected_state, by=conversation.by)
         match await self.memory.commit(conversation, changes):
             case storage.Committed() as done:
@@ -258,7 +247,7 @@ class Transactor:
             case storage.DuplicateMessage() if transition.on_seen is not None:
                 return FinalReply(transition.on_seen.status, transition.on_seen.body(loaded.memory_revision))
             case lost:
-                if certain:
+                if not expected_state:
                     self.observer.count("commits_lost")
                 return lost if isinstance(lost, storage.Conflict) else storage.Conflict()
 

@@ -185,25 +185,6 @@ async def test_a_write_on_what_is_over_takes_two_trips() -> None:  # F15
 
 
 @pytest.mark.anyio
-async def test_a_conversation_that_begins_is_not_looked_for_first() -> None:
-    server = FakeServer()
-    async with open_scene(clinic(), server=server) as one, open_scene(clinic(), server=server) as other:
-        counting: Any = Counting(one.memory.driver)
-        one.memory.conversations._driver = counting
-        first = await one.started(contact={"name": "Ada"})
-        assert len(counting.answers) == 1
-        assert (await one.started(contact={"name": "Ada"}))["revision"] == first["revision"]
-        # Another process takes it for a new one, and is told otherwise before anything is written.
-        events = await one.events()
-        again = await other.started(contact={"name": "Bea"})
-        assert (again["revision"], again["command"]) == (first["revision"], "/resume")
-        assert "Ada" in again["prompt"]
-        assert await other.events() == events
-        lost = "flow_engine_commits_lost_total"
-        assert f"{lost} 0.0" in (await other.http.get("/metrics")).text  # nobody was faster
-
-
-@pytest.mark.anyio
 async def test_a_process_may_be_told_to_hold_nothing() -> None:
     manager, ref = (
         RedisMemory.on(embedded().driver, held_bytes=0).conversations,

@@ -84,9 +84,7 @@ class World:
     clock: SettableClock
     kept: dict[str, Process] = field(default_factory=dict[str, Process])
 
-    def process(
-        self, held_bytes: int, *, platform_bytes: int = 1_000_000, starts_unread: bool = False
-    ) -> Process:
+    def process(self, held_bytes: int, *, platform_bytes: int = 1_000_000) -> Process:
         platform = Platform(PROMPTS, lambda: "http://127.0.0.1", "markdown")
         platform.texts = TaskTexts(platform_bytes)
         platform.fixed = LRUCache(platform_bytes, getsizeof=lambda parts: parts.weight)
@@ -97,7 +95,6 @@ class World:
             clock=self.clock,
             summariser=RuleSummariser(PROMPTS),
             outbound=ScriptedOutbound({HANDLER: [OutboundReply(200, b"false")]}),
-            starts_unread=starts_unread,
         )
         transactor = Transactor(dependencies)
         return Process(Conversations(transactor, dependencies), DialogueService(transactor, dependencies))
@@ -105,7 +102,7 @@ class World:
     def of(self, name: str) -> Process:
         if name not in self.kept:
             sizes = {"nothing": (0, 0), "little": (6_000, 3_000)}.get(name, (1_000_000, 1_000_000))
-            self.kept[name] = self.process(sizes[0], platform_bytes=sizes[1], starts_unread=True)
+            self.kept[name] = self.process(sizes[0], platform_bytes=sizes[1])
         return self.kept[name]
 
     async def stored(self, conversation: ConversationRef) -> tuple[object, list[object]]:
