@@ -344,6 +344,7 @@ class TestOnce:
                 assert [f["id"] for f in client.frames if f["final"]] == ["m-1", "m-2"]
                 assert DRAFT in [each.content for each in chat.model.requests[-1].messages]
 
+    @pytest.mark.long
     async def test_a_text_of_an_answer_that_came_to_nothing_makes_room(
         self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str
     ) -> None:

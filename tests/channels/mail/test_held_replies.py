@@ -163,7 +163,7 @@ async def test_a_reply_that_nobody_approves_in_time_is_left_as_a_draft(
     assert (smtp.sent, len(world.drafts())) == ([], 1)
 
 
-@pytest.mark.parametrize("decision", ["approved", "rejected"])
+@pytest.mark.parametrize("decision", [pytest.param("approved", marks=pytest.mark.long), "rejected"])
 async def test_the_runs_own_decision_is_the_engines_too(
     world: World, smtp: SmtpServer, engine: httpx.AsyncClient, decision: Any
 ) -> None:  # M11
@@ -176,6 +176,7 @@ async def test_the_runs_own_decision_is_the_engines_too(
     assert len(smtp.sent) == (decision == "approved")
 
 
+@pytest.mark.long
 async def test_a_profile_that_asks_before_each_reply_is_asked_first(
     world: World, smtp: SmtpServer, engine: httpx.AsyncClient
 ) -> None:  # M11
