@@ -52,10 +52,7 @@ class ReadEvents:
             return waiting
         loaded = await self._transactor.memory.load(conversation, with_turns=True)
         if loaded.session is None:
-            return [
-                _shown(queued.id, queued.event, mark and MASKS[True])
-                for queued, mark in zip(waiting, marks, strict=True)
-            ]
+            return _unread(waiting)
         runner = await self._transactor.resume(conversation, loaded)
         secrets, hidden = runner.secrets(), loaded.mining.hidden
         unread, known = unread_words(runner.flow, loaded), {turn.name for turn in loaded.turns}
@@ -77,9 +74,18 @@ def _shown(id: str, event: bytes, hidden_as: str | None) -> delivery.QueuedEvent
     return delivery.QueuedEvent(id, without_mark(event, hidden_as), rewritten=True)
 
 
+def _unread(waiting: Sequence[delivery.QueuedEvent]) -> Sequence[delivery.QueuedEvent]:
+    """With a mask in place of all words that would have to be read first."""
+    return [
+        queued if mark_of(queued.event) is None else _shown(queued.id, queued.event, MASKS[True])
+        for queued in waiting
+    ]
+
+
 class Relay:
     """Handler of `relay`. `has_webhook`: what was relayed is then to be delivered. In batches of 100 events;
-    JSON texts, byte for byte. Raises RetryLater when the store does not answer."""
+    JSON texts, byte for byte. Without `read` nobody looks for sensitive values: where they may stand, a mask
+    takes the place of the words. Raises RetryLater when the store does not answer."""
 
     def __init__(
         self,
@@ -102,7 +108,7 @@ class Relay:
         conversation = job.conversation
         while True:
             waiting = await self._events.in_outbox(conversation, at_most=BATCH)
-            ready = waiting if self._read is None else await self._read.ready(conversation, waiting)
+            ready = _unread(waiting) if self._read is None else await self._read.ready(conversation, waiting)
             if ready:
                 try:
                     published = await self._events.publish(conversation, ready)

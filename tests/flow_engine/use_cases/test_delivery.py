@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import pytest
 from fakeredis import FakeServer
 from hypothesis import given, settings
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from redis.exceptions import NoScriptError
 
 from flow_engine.errors import RetryLater
+from flow_engine.masking import MASKS
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.ports.telemetry import Unobserved
+from flow_engine.runtime.events import marked_unread
 from flow_engine.use_cases import delivery as delivery_module
 from flow_engine.use_cases.delivery import Relay
 from memory.connection import connect
@@ -86,6 +89,20 @@ class TestSendingOn:
         assert {e["conversation"] for e in seen} == {"c:é"}
         assert await left_in_outbox(client, conversation) == []
         assert await left_for_webhook(client, conversation) == []
+
+    async def test_words_that_nobody_looks_for_values_in_are_not_sent(
+        self, store: tuple[Any, bool]
+    ) -> None:  # journal: sensitive
+        client, single_node = store
+        conversation, (plain, *_) = fresh_ref(), some_events(1)
+        words = orjson.dumps({**orjson.loads(plain), "body": "my number is 4111"})
+        await write_down(client, conversation, [plain, marked_unread(words, "c/m", T0)])
+        on = events_on(client, single_node=single_node, webhook=True)
+        await relaying(on, []).relay(Job("relay", conversation))
+        sent = [each["event"].encode() for each in await in_stream(client, conversation)]
+        assert sent == await left_for_webhook(client, conversation)
+        assert sent[0] == plain
+        assert orjson.loads(sent[1]) == {**orjson.loads(plain), "body": MASKS[True]}
 
     async def test_more_than_a_batch_is_sent_on_in_one_go(
         self, store: tuple[Any, bool], monkeypatch: pytest.MonkeyPatch
