@@ -26,7 +26,7 @@ from channels.voice.runner import PHONE_PARAMETERS
 from channels.voice.testing import persona_calls, script
 from channels.voice.testing.realtime_session import RealtimeSession
 from flow_engine.errors import CorrectTheInput, Finding
-from flow_engine.ports.models import LanguageModel, LLMRequest, Message, ToolCall, ToolSpec, ask
+from flow_engine.ports.models import LanguageModel, LLMRequest, Message, ModelFailed, ToolCall, ToolSpec, ask
 from flow_engine.ports.telemetry import Untraced
 from flow_engine.testing import simulated_user, simulation
 from flow_engine.testing.bench import START, InstalledFlow
@@ -68,7 +68,10 @@ async def call(
         engine,
         START,
     )
-    played.failures += await asyncio.to_thread(persona_calls.call_by_persona, order)
+    try:
+        played.failures += await asyncio.to_thread(persona_calls.call_by_persona, order)
+    finally:
+        engine.is_over = True
     turns = tuple(turn for turn in agent.turns if turn.user is not None or turn.agent)
     said = sum(turn.user is not None for turn in turns)
     opinion = None if dialogue is None else await dialogue.opinion()
@@ -142,6 +145,8 @@ class _Engine(httpx2.AsyncBaseTransport):
     def __init__(self, played: simulation.Simulation, loop: asyncio.AbstractEventLoop) -> None:
         self.missed: Sequence[str] | None = None
         """What does not hold of what is expected, right before the contact ends; None until then."""
+        self.is_over = False
+        """Nobody waits for the call any longer: its thread gets no answer any more, and ends."""
         self._played = played
         self._stage = played.player.stage
         self._loop = loop
@@ -159,6 +164,10 @@ class _Engine(httpx2.AsyncBaseTransport):
         return self
 
     def wait_for(self, answer: Coroutine[Any, Any, _T]) -> _T:
+        """Raises ModelFailed when nobody waits for the call any longer."""
+        if self.is_over:
+            answer.close()
+            raise ModelFailed("timeout", "the call was given up")
         return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
 
     def remember(self, action: simulation.AgentAction) -> Outcome:
@@ -170,6 +179,8 @@ class _Engine(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Raises what no route of the API answers."""
+        if self.is_over:
+            raise httpx2.ConnectError("the call was given up", request=request)
         content, at_s = await request.aread(), asyncio.get_running_loop().time()
         status, headers, body = self.wait_for(self._answer(request, content, at_s))
         return httpx2.Response(status, headers=headers, content=body)

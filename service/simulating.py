@@ -12,6 +12,7 @@ from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.testing import simulation, simulations
 from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected, Mistake
 from service import late
+from service.logs import StandardError, configure_logging
 from service.scenarios import RunOptions, installed_flow
 from service.settings import Settings
 
@@ -47,6 +48,8 @@ def simulate(order: Order, settings: Settings) -> Simulated:
             "llm_not_configured",
             "no model is set to play the persona: set FLOW_ENGINE_LLM_MODEL, or give --model or --recorded",
         )
+    if order.by_voice:
+        configure_logging("error", to=StandardError)
     return asyncio.run(simulate_with(order, settings, model))
 
 

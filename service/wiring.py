@@ -298,13 +298,8 @@ def assemble(
     rows = [tool for each in (ConversationTools(*agents), designs, plays) for tool in each.tools()]
     mcp = McpServer(rows, metrics, version=version("flow-engine"))
     previews = Previews(designing, History(transactor, journal, memory.listing), transactor)
-    trying = TryRoutes(tries, designing, _played, previews)
+    trying, simulating = TryRoutes(tries, designing, _played, previews), _simulating(dependencies, designing)
     tags = TagRoutes(designing.flows, rollouts)
-    simulated = SimulationParts(
-        *(designing, _installed, play_in_text, _called),
-        *(dependencies.model, memory.tries, dependencies.clock),
-    )
-    simulating = SimulationRoutes(Simulations(simulated, dependencies.simulation_limits))
     doors = Doors(metrics, mcp, watching, ReplayRoutes(replays), trying, simulating, tags)
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
@@ -343,6 +338,15 @@ def _tries(
     store, clock = dependencies.memory.tries, dependencies.clock
     parts = TryParts(designing, versions, shared.platform, background, store, clock, new_id)
     return Tries(parts, dependencies.try_limits)
+
+
+def _simulating(dependencies: ServiceDependencies, designing: Designing) -> SimulationRoutes:
+    """Not observed either."""
+    parts = SimulationParts(
+        *(designing, _installed, play_in_text, _called),
+        *(dependencies.model, dependencies.memory.tries, dependencies.clock),
+    )
+    return SimulationRoutes(Simulations(parts, dependencies.simulation_limits))
 
 
 def _watching(

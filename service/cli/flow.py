@@ -31,7 +31,6 @@ from flow_engine.ports.models import ModelFailed
 from flow_engine.use_cases.submissions import Submissions
 from flows.samples import unwrapped
 from service import late
-from service.logs import StandardError, configure_logging
 from service.settings import Settings, read_settings
 from system_prompts.loader import load_system_prompts
 
@@ -391,8 +390,6 @@ def simulate(
     """Let a persona talk to a version: exit code 0 all runs passed, 1 not, 2 unreadable or no model."""
     by_voice = channel is Simulates.VOICE
     order = late.simulating.Order(version, persona, runs, recorded, record, model, by_voice)
-    if by_voice:
-        configure_logging("error", to=StandardError)
     try:
         done = late.simulating.simulate(order, read_settings(Settings))
         if junit is not None:

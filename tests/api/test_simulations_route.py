@@ -236,6 +236,18 @@ async def test_a_simulation_has_its_time() -> None:
         assert (done["runs"], done["left"], done["passK"]) == (0, 2, 0)
 
 
+async def test_a_call_that_is_given_up_asks_no_model_any_more() -> None:
+    model, limits = actors([Stalls(0.5)] * 50), SimulationLimits(within_s=0.2)
+    async with open_scene(ORDER, model=model, simulation_limits=limits) as scene:
+        await simulated(scene, channel="voice")  # the voice agent takes its time to load
+        done = await simulated(scene, recordingYaml=None, channel="voice")
+        assert (done["runs"], done["left"]) == (0, 1)
+        await asyncio.sleep(0.2)  # what is on its way to the model arrives there
+        asked = len(model.requests)
+        await asyncio.sleep(0.7)
+        assert len(model.requests) == asked
+
+
 async def test_a_tenant_has_so_many_simulations_at_once() -> None:
     begun = asyncio.Event()
 

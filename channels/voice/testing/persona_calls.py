@@ -28,7 +28,7 @@ from channels.voice import bridge, metrics, replay, runner
 from channels.voice.call import ports
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.config.loader import load_config
-from channels.voice.config.models import FlowSession
+from channels.voice.config.models import FlowSession, VoiceConfig
 from channels.voice.flow.opening import FlowCalls
 from channels.voice.testing import fake_twilio, realtime_session, script, sockets
 from channels.voice.testing.fake_response import Pace
@@ -292,23 +292,7 @@ class _Call:
             notices=self._notices,
             transport=self._order.engine.transport,
         )
-        opened = flows.open_call(ScriptedOutbound({}))
-
-        def answered(caller: ports.Caller, seat: ports.CallSeat) -> ports.AnsweredCall:
-            answer = opened(caller, seat)
-            self._answering = _Answering(answer.handler, self._order, self._notices)
-            return ports.AnsweredCall(self._answering, answer.lifecycle)
-
-        plan = runner.CallPlan(
-            connect=self._connect,
-            open_call=answered,
-            apology_settings=config.settings(),
-            clock=asyncio.get_running_loop().time,
-            wall=self._wall,
-            metrics=metrics.Counting(),
-            max_duration_s=config.max_duration_s,
-            agent_id=config.agent.id,
-        )
+        plan = self._plan(config, flows.open_call(ScriptedOutbound({})))
         calls = bridge.Bridge(lambda tap: plan, TwilioStreams(), transfer=self._transfer)
         line = fake_twilio.FakeTwilioCall(
             lambda receive: sockets.LocalSocket(receive, lambda socket: _LineEnd(calls, socket)),
@@ -332,6 +316,23 @@ class _Call:
         errors = [f"{error.code}: {error.message}" for each in self._sessions for error in each.errors]
         wrong = [f"not as the protocol has it: {mistake}" for mistake in (*errors, *line.mistakes)]
         return (*self._failures, *wrong)
+
+    def _plan(self, config: VoiceConfig, opened: ports.OpenCall) -> runner.CallPlan:
+        def answered(caller: ports.Caller, seat: ports.CallSeat) -> ports.AnsweredCall:
+            answer = opened(caller, seat)
+            self._answering = _Answering(answer.handler, self._order, self._notices)
+            return ports.AnsweredCall(self._answering, answer.lifecycle)
+
+        return runner.CallPlan(
+            connect=self._connect,
+            open_call=answered,
+            apology_settings=config.settings(),
+            clock=asyncio.get_running_loop().time,
+            wall=self._wall,
+            metrics=metrics.Counting(),
+            max_duration_s=config.max_duration_s,
+            agent_id=config.agent.id,
+        )
 
     async def _talk(self, line: fake_twilio.FakeTwilioCall) -> None:
         phone, said = self._order.phone, 0
