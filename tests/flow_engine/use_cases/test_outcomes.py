@@ -183,5 +183,5 @@ def test_a_guard_gives_up_only_who_was_counted_enough_and_is_worse_by_enough(
     else:
         assert worse[found] >= percent / 100 - 1e-9
         assert worse[found] == max(worse.values())
-        stricter = worse_side(split(worse_by=min(1.0, worse[found] + 0.01), minimum=minimum), counted)
+        stricter = worse_side(split(worse_by=worse[found] + 0.01, minimum=minimum), counted)
         assert stricter is None, "nobody is worse than the worst"
