@@ -29,6 +29,7 @@ from api.openapi import openapi_document, prefix_of, reference_routes
 from api.operations import OperationsRoutes
 from api.operators import OperatorRoutes
 from api.problems import bugs_answered, error_response, internal_error, problem_response
+from api.programs import ProgramRoutes
 from api.replays import ReplayRoutes
 from api.scores import ScoreRoutes
 from api.simulations import SimulationRoutes
@@ -78,6 +79,7 @@ class Routes:
     schemas: SchemaRoutes
     operators: OperatorRoutes
     operations: OperationsRoutes
+    programs: ProgramRoutes
     history: HistoryRoutes
     replays: ReplayRoutes
     tries: TryRoutes
@@ -98,6 +100,7 @@ class Routes:
             *self.schemas.endpoints(),
             *self.operators.endpoints(),
             *self.operations.endpoints(),
+            *self.programs.endpoints(),
             *self.history.endpoints(),
             *self.replays.endpoints(),
             *self.tries.endpoints(),

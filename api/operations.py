@@ -88,21 +88,23 @@ class OperationsRoutes:
         return json_response(LatencyReply(routes=route_latencies((await self._scrape()).decode())))
 
     async def jobs(self, call: Call) -> Response:
-        return json_response(await self._operations.jobs(call.tenant_id, limit=_limit(call)))
+        return json_response(await self._operations.jobs(call.tenant_id, limit=page_limit(call)))
 
     async def dead_letters(self, call: Call) -> Response:
-        return json_response(await self._operations.dead_letters(call.tenant_id, limit=_limit(call)))
+        return json_response(await self._operations.dead_letters(call.tenant_id, limit=page_limit(call)))
 
     async def replay(self, call: Call) -> Response:
         return json_response(await self._operations.replay(call.tenant_id, call.path("letter_id")))
 
     async def events(self, call: Call) -> Response:
         before = call.query("before")
-        return json_response(await self._operations.events(call.tenant_id, before, limit=_limit(call)))
+        return json_response(await self._operations.events(call.tenant_id, before, limit=page_limit(call)))
 
     async def model_calls(self, call: Call) -> Response:
         before = call.query("before")
-        return json_response(await self._operations.model_calls(call.tenant_id, before, limit=_limit(call)))
+        return json_response(
+            await self._operations.model_calls(call.tenant_id, before, limit=page_limit(call))
+        )
 
     async def live(self, call: Call) -> Response:
         return json_response(await self._operations.live(call.tenant_id))
@@ -114,14 +116,14 @@ class OperationsRoutes:
             ),
             _get("/operations/latency", self.latency, "How long each route takes", LatencyReply),
             _get(
-                "/jobs", self.jobs, "Background jobs, the first to be due first", operating.JobsReply, _LIMIT
+                "/jobs", self.jobs, "Background jobs, the first to be due first", operating.JobsReply, LIMIT
             ),
             _get(
                 "/dead-letters",
                 self.dead_letters,
                 "Jobs that were given up, the latest first",
                 operating.LettersReply,
-                _LIMIT,
+                LIMIT,
             ),
             Endpoint(
                 method="POST",
@@ -138,16 +140,16 @@ class OperationsRoutes:
                 self.events,
                 "Events of the reporting stream, the newest first",
                 operating.EventsReply,
-                _BEFORE,
-                _LIMIT,
+                BEFORE,
+                LIMIT,
             ),
             _get(
                 "/model-calls",
                 self.model_calls,
                 "Calls of language models, the newest first, with what they cost",
                 operating.ModelCallsReply,
-                _BEFORE,
-                _LIMIT,
+                BEFORE,
+                LIMIT,
             ),
             Endpoint(
                 method="GET",
@@ -161,15 +163,15 @@ class OperationsRoutes:
         ]
 
 
-_BEFORE = Parameter("before", "The 'nextBefore' of the page before")
-_LIMIT = Parameter(
+BEFORE = Parameter("before", "The 'nextBefore' of the page before")
+LIMIT = Parameter(
     "limit",
     f"Rows of a page, {ROWS} if not given",
     {"type": "integer", "minimum": 0, "maximum": ROWS_AT_MOST},
 )
 
 
-def _limit(call: Call) -> int:
+def page_limit(call: Call) -> int:
     return call.whole_number("limit", at_most=ROWS_AT_MOST) or ROWS
 
 

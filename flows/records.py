@@ -28,6 +28,10 @@ _READABLE: Final[Mapping[str, Sequence[str]]] = {
 """Columns that SQLite computes from a document, for whoever reads the tables with SQL (M14)."""
 
 
+_LATEST: Final = ("chat_decisions",)
+"""Tables that are read the newest first, whatever the parent."""
+
+
 class SqliteRecords:
     """Implements `RecordStore`. A table `{tenant_id, id, parent, position, serial, record}`, the record as
     JSON, and beside these the columns of the audit, computed when they are read."""
@@ -69,16 +73,21 @@ class SqliteRecords:
     async def list(
         self,
         tenant_id: str,
-        parent: str = "",
+        parent: str | None = "",
         *,
         after: tuple[int, str] | None = None,
         limit: int | None = None,
     ) -> Sequence[Record]:
         await self._make()
+        of_parent, behind, order = ("AND parent = ? ", ">", "") if parent is not None else ("", "<", " DESC")
         rows = await self._database.rows(
-            f"SELECT {_COLUMNS} FROM {self._table} WHERE tenant_id = ? AND parent = ? "  # noqa: S608
-            f"{'' if after is None else 'AND (position, id) > (?, ?) '}ORDER BY position, id LIMIT ?",
-            (tenant_id, parent, *(after or ()), -1 if limit is None else limit),
+            f"SELECT {_COLUMNS} FROM {self._table} WHERE tenant_id = ? {of_parent}"  # noqa: S608
+            f"{'' if after is None else f'AND (position, id) {behind} (?, ?) '}"
+            f"ORDER BY position{order}, id{order} LIMIT ?",
+            (
+                *((tenant_id,) if parent is None else (tenant_id, parent)),
+                *(*(after or ()), -1 if limit is None else limit),
+            ),
         )
         return [_of_row(row) for row in rows]
 
@@ -104,6 +113,11 @@ class SqliteRecords:
             f"ON {self._table} (tenant_id, parent, position)",
             (),
         )
+        if self._table in _LATEST:
+            await self._database.rows(
+                f"CREATE INDEX IF NOT EXISTS {self._table}_latest ON {self._table} (tenant_id, position, id)",
+                (),
+            )
         there = f"PRAGMA table_xinfo({self._table})"
         columns = {column[1] for column in await self._database.rows(there, ())}
         for name in _READABLE.get(self._table, ()):
@@ -133,9 +147,10 @@ class MongoRecords:
     async def insert(self, tenant_id: str, record: Record) -> bool:
         if not self._is_indexed:
             with mongo_errors_translated():
-                await self._database.collection(self._table).create_index(
-                    [("tenant_id", 1), ("parent", 1), ("position", 1)]
-                )
+                collection = self._database.collection(self._table)
+                await collection.create_index([("tenant_id", 1), ("parent", 1), ("position", 1)])
+                if self._table in _LATEST:
+                    await collection.create_index([("tenant_id", 1), ("position", 1), ("id", 1)])
             self._is_indexed = True
         return await insert_document(self._database.collection(self._table), _document(tenant_id, record))
 
@@ -157,19 +172,22 @@ class MongoRecords:
     async def list(
         self,
         tenant_id: str,
-        parent: str = "",
+        parent: str | None = "",
         *,
         after: tuple[int, str] | None = None,
         limit: int | None = None,
     ) -> Sequence[Record]:
-        wanted: dict[str, Any] = {"tenant_id": tenant_id, "parent": parent}
+        wanted: dict[str, Any] = {"tenant_id": tenant_id}
+        way, behind = (-1, "$lt") if parent is None else (1, "$gt")
+        if parent is not None:
+            wanted["parent"] = parent
         if after is not None:
             position, record_id = after
-            beside = {"position": position, "id": {"$gt": record_id}}
-            wanted["$or"] = [{"position": {"$gt": position}}, beside]
+            beside = {"position": position, "id": {behind: record_id}}
+            wanted["$or"] = [{"position": {behind: position}}, beside]
         with mongo_errors_translated():
             cursor = self._database.collection(self._table).find(wanted)
-            found = await cursor.sort([("position", 1), ("id", 1)]).limit(limit or 0).to_list()
+            found = await cursor.sort([("position", way), ("id", way)]).limit(limit or 0).to_list()
         return [_of_document(each) for each in found]
 
     async def delete(self, tenant_id: str, record_id: str, expected_serial: int) -> bool:

@@ -129,6 +129,11 @@ class Settings(BaseSettings):
         default=None,
         description="OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT, or to standard error; unset: none",
     )
+    voice_directory: Path | None = Field(
+        default=None,
+        description="Directory of a voice manager on this machine, whose agents operators see; unset: voice "
+        "in the data directory, and without API keys only",
+    )
     worker_metrics_host: str = Field(
         default="127.0.0.1", description="Address on which `worker` serves its metrics"
     )

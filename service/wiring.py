@@ -40,6 +40,7 @@ from api.migrations import MigrationRoutes
 from api.operations import OperationsRoutes
 from api.operators import OperatorRoutes
 from api.playing_tools import PlayingTools
+from api.programs import ProgramRoutes
 from api.replays import ReplayRoutes
 from api.scores import ScoreRoutes
 from api.simulations import SimulationRoutes
@@ -70,6 +71,7 @@ from flow_engine.testing.simulations import (
 from flow_engine.testing.tries import Tries, TryLimits, TryParts
 from flow_engine.use_cases.agent_runs import AgentRuns
 from flow_engine.use_cases.archiving import KeptJournal, prune_due
+from flow_engine.use_cases.chat_watch import ChatWatch
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.dialogue import DialogueService
@@ -100,6 +102,7 @@ from memory.schedule import RedisDeadLetters, RedisJobSchedule
 from service import late
 from service.background import JobDependencies, job_runners, reading_with
 from service.observing import KeptCalls, ObservedCalls, PrometheusObserver, Watch, own_observer
+from service.programs import voice_source
 from service.settings import Settings
 from system_prompts.loader import load_model_catalog, load_system_prompts
 
@@ -300,7 +303,9 @@ def assemble(
     previews = Previews(designing, History(transactor, journal, memory.listing), transactor)
     trying, simulating = TryRoutes(tries, designing, _played, previews), _simulating(dependencies, designing)
     tags = TagRoutes(designing.flows, rollouts)
-    doors = Doors(metrics, mcp, watching, ReplayRoutes(replays), trying, simulating, tags)
+    chat = ChatWatch(records_of(database, "chat_decisions"), records_of(database, "agent_runs"))
+    programs = ProgramRoutes(voice_source(settings), chat)
+    doors = Doors(metrics, mcp, watching, ReplayRoutes(replays), trying, simulating, tags, programs)
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
     opened = partial(dependencies.opened, settings, designing.submissions)
@@ -388,6 +393,7 @@ class Doors:
     tries: TryRoutes
     simulations: SimulationRoutes
     tags: TagRoutes
+    programs: ProgramRoutes
 
 
 def _application(
@@ -420,6 +426,7 @@ def _application(
         helpers=HelperRoutes(load_model_catalog(), prompts, rewriter),
         schemas=SchemaRoutes(),
         operators=OperatorRoutes(probes, scrape),
+        programs=doors.programs,
         operations=OperationsRoutes(Operations(stores, dependencies.clock, price), probes, scrape, release),
     )
     return partial(

@@ -43,13 +43,14 @@ class RecordStore(Protocol):
     async def list(
         self,
         tenant_id: str,
-        parent: str = "",
+        parent: str | None = "",
         *,
         after: tuple[int, str] | None = None,
         limit: int | None = None,
     ) -> Sequence[Record]:
         """By position, those at the same one by id; from behind the position and id `after` on, at most
-        `limit`. Bodies are JSON objects; empty for an unknown parent."""
+        `limit`. With None for the parent those of every parent, the other way round: the newest first. Bodies
+        are JSON objects; empty for an unknown parent."""
         ...
 
     async def delete(self, tenant_id: str, record_id: str, expected_serial: int) -> bool:

@@ -282,5 +282,10 @@ def _checked(before: str | None) -> str | None:
     parts = _ENTRY_ID.fullmatch(before)
     if parts is not None and all(int(part) < LARGEST_PART for part in parts.groups()):
         return before
+    raise before_invalid()
+
+
+def before_invalid() -> CorrectTheInput:
+    """For a `before` that no page has named; JSON pointers do not lead into a query."""
     message = "'before' is the 'nextBefore' of the page before"
-    raise CorrectTheInput("before_invalid", message, [Finding("", "before_invalid", message)])
+    return CorrectTheInput("before_invalid", message, [Finding("", "before_invalid", message)])

@@ -63,6 +63,18 @@ async def test_a_long_list_is_read_in_pages(store: RecordStore) -> None:  # M14
     assert found == [f"r{number}" for number in range(7)]
 
 
+async def test_records_of_every_parent_come_the_newest_first(store: RecordStore) -> None:  # console: chat
+    for number in range(7):
+        await store.insert("t", Record(f"r{number}", {}, f"p{number % 3}", number // 2))
+    await store.insert("other", Record("r9", {}, "p", 9))
+    found: list[str] = []
+    after = None
+    while page := await store.list("t", None, after=after, limit=3):
+        found += [record.id for record in page]
+        after = (page[-1].position, page[-1].id)
+    assert found == [f"r{number}" for number in reversed(range(7))]
+
+
 async def test_a_record_is_deleted_as_it_was_read_or_not_at_all(store: RecordStore) -> None:  # M14
     await store.insert("t", Record("a"))
     await store.replace("t", Record("a", {"v": 2}, serial=2), 1)

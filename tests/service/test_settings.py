@@ -68,6 +68,7 @@ DEFAULTS: Mapping[str, object] = {
     "webhook_url": None,
     "webhook_secret": None,
     "traces": None,
+    "voice_directory": None,
     "worker_metrics_host": "127.0.0.1",
     "worker_metrics_port": None,
     "log_level": "info",

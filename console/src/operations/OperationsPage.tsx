@@ -7,9 +7,12 @@ import { useMoment, useSpeech, useText } from "../i18n";
 import { Badge, Button, PageHead, type Tone } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
+import { ChatDecisions } from "./ChatDecisions";
 import { costOf, durationOf } from "./figures";
 import { MailRuns } from "./MailRuns";
 import { Table } from "./Table";
+import { Tile } from "./Tile";
+import { VoiceAgents } from "./VoiceAgents";
 import "./operations.css";
 
 const AGAIN_MS = 5_000;
@@ -22,6 +25,8 @@ const PANES = {
   events: Events,
   calls: ModelCalls,
   latency: Latency,
+  voice: VoiceAgents,
+  chat: ChatDecisions,
   mail: MailRuns,
 } as const;
 type Pane = keyof typeof PANES;
@@ -138,19 +143,6 @@ function Health(): ReactNode {
         </>
       )}
     </>
-  );
-}
-
-function Tile(props: {
-  readonly label: string;
-  readonly value: string;
-  readonly wrong?: boolean;
-}): ReactNode {
-  return (
-    <section className={props.wrong ? "tile wrong" : "tile"} aria-label={props.label}>
-      <span className="quiet">{props.label}</span>
-      <strong>{props.value}</strong>
-    </section>
   );
 }
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { costOf, durationOf, percentOf } from "./figures";
+import { costOf, durationOf, percentOf, totalOf } from "./figures";
 
 describe("figures", () => {
   it("have the unit that suits them", () => {
@@ -19,5 +19,15 @@ describe("figures", () => {
       "$0.00",
       "–",
     ]);
+  });
+});
+
+describe("counts by reason", () => {
+  it("adds them up", () => {
+    expect(totalOf({ busy: 2, draining: 1 })).toBe(3);
+  });
+
+  it("is nothing where nothing was counted", () => {
+    expect(totalOf(undefined)).toBe(0);
   });
 });

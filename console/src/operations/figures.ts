@@ -25,3 +25,8 @@ export function costOf(usd: number | null, language: string): string {
 export function percentOf(share: number, language: string, digits = 1): string {
   return share.toLocaleString(language, { style: "percent", maximumFractionDigits: digits });
 }
+
+/** All of what is counted by reasons: `{"busy": 2, "draining": 1}` → 3. */
+export function totalOf(counts: Readonly<Record<string, number>> | undefined): number {
+  return Object.values(counts ?? {}).reduce((total, each) => total + each, 0);
+}

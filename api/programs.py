@@ -1,0 +1,281 @@
+"""Routes for operators on the programs beside the service: the voice manager with its agents, and the chat.
+
+A voice agent tells what it counts on `/metrics`; the chat keeps its decisions in the database of the flows.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from api.endpoints import Call, Endpoint, Parameter, json_response
+from api.operations import BEFORE, LIMIT, page_limit, quantile_ms
+from flow_engine.use_cases.chat_watch import ChatDecisionsReply, ChatSessionReply, ChatWatch
+
+_VOICE = "flow_engine_voice_"
+_ANSWERS = f"{_VOICE}response_seconds"
+
+
+class _Status(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel)
+
+
+class Refreshed(_Status):
+    at: str | None
+    error: str | None
+
+
+class Bridge(_Status):
+    state: str
+    restarts: int
+    crash_loop: bool
+
+
+class Agent(_Status):
+    """`port` is one of the manager's machine."""
+
+    id: str
+    name: str
+    type: str
+    port: int
+    state: str
+    restarts: int
+    crash_loop: bool
+    live_calls: int | None
+    bridge: Bridge | None = None
+
+
+class AgentProblem(_Status):
+    pointer: str
+    code: str
+    message: str
+
+
+class NotAccepted(_Status):
+    id: str | None
+    problems: Sequence[AgentProblem]
+
+
+class ManagerStatus(_Status):
+    """`status.json` of a voice manager, as far as it is told here."""
+
+    stopping: bool
+    refreshed: Refreshed
+    written_at: str
+    agents: Sequence[Agent]
+    not_accepted: Sequence[NotAccepted]
+
+
+class VoiceFigures(TypedDict):
+    """Since the agent's process started. `callsEnded` and `callsRefused` are by reason. `turns` are answers,
+    their times in milliseconds from the end of the caller's turn to the first audio, estimated within the
+    buckets of a histogram; null without a turn. Turns and `bargeIns` are counted when their call ends."""
+
+    callsActive: int
+    callsEnded: Mapping[str, int]
+    callsRefused: Mapping[str, int]
+    bargeIns: int
+    turns: int
+    meanMs: float | None
+    p50Ms: float | None
+    p95Ms: float | None
+
+
+class BridgeRow(TypedDict):
+    state: str
+    restarts: int
+    crashLoop: bool
+
+
+class VoiceAgentRow(TypedDict):
+    """`figures` is null for an agent that does not answer."""
+
+    id: str
+    name: str
+    type: str
+    port: int
+    state: str
+    restarts: int
+    crashLoop: bool
+    liveCalls: int | None
+    bridge: BridgeRow | None
+    figures: VoiceFigures | None
+
+
+class ProblemRow(TypedDict):
+    pointer: str
+    code: str
+    message: str
+
+
+class NotAcceptedRow(TypedDict):
+    id: str | None
+    problems: Sequence[ProblemRow]
+
+
+class ManagerRow(TypedDict):
+    """`refreshedAt` is when the list of agents was read last, `refreshError` why it could not be since.
+    Times are in UTC."""
+
+    writtenAt: str
+    stopping: bool
+    refreshedAt: str | None
+    refreshError: str | None
+
+
+class VoiceReply(TypedDict):
+    """`missing` says why there is no manager, null where one runs."""
+
+    missing: str | None
+    manager: ManagerRow | None
+    agents: Sequence[VoiceAgentRow]
+    notAccepted: Sequence[NotAcceptedRow]
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceSource:
+    """Where a manager of this machine is looked for. `status` gives its status, or why there is none;
+    `scrape` the metrics of the agents on these ports, as Prometheus's text, None for one that does not
+    answer. Neither raises."""
+
+    status: Callable[[], Awaitable[ManagerStatus | str]]
+    scrape: Callable[[Sequence[int]], Awaitable[Sequence[str | None]]]
+
+
+class ProgramRoutes:
+    def __init__(self, voice: VoiceSource, chat: ChatWatch) -> None:
+        self._voice = voice
+        self._chat = chat
+
+    async def voice(self, call: Call) -> Response:
+        """200 also where no manager runs."""
+        status = await self._voice.status()
+        if isinstance(status, str):
+            return json_response(VoiceReply(missing=status, manager=None, agents=[], notAccepted=[]))
+        scraped = await self._voice.scrape([agent.port for agent in status.agents])
+        reply = VoiceReply(
+            missing=None,
+            manager=ManagerRow(
+                writtenAt=status.written_at,
+                stopping=status.stopping,
+                refreshedAt=status.refreshed.at,
+                refreshError=status.refreshed.error,
+            ),
+            agents=[_agent(agent, text) for agent, text in zip(status.agents, scraped, strict=True)],
+            notAccepted=[
+                NotAcceptedRow(
+                    id=each.id,
+                    problems=[
+                        ProblemRow(pointer=p.pointer, code=p.code, message=p.message) for p in each.problems
+                    ],
+                )
+                for each in status.not_accepted
+            ],
+        )
+        return json_response(reply)
+
+    async def decisions(self, call: Call) -> Response:
+        found = await self._chat.decisions(call.tenant_id, call.query("before"), limit=page_limit(call))
+        return json_response(found)
+
+    async def session(self, call: Call) -> Response:
+        return json_response(await self._chat.session(call.tenant_id, call.path("session")))
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            _get("/operations/voice", self.voice, "The voice manager of this machine", VoiceReply),
+            _get(
+                "/operations/chat",
+                self.decisions,
+                "Decisions of the chat on which agent answers, the newest first",
+                ChatDecisionsReply,
+                BEFORE,
+                LIMIT,
+            ),
+            _get(
+                "/operations/chat/{session}",
+                self.session,
+                "A session of the chat: its decisions, and the runs of its agents",
+                ChatSessionReply,
+                problems=(404,),
+            ),
+        ]
+
+
+def _get(
+    path: str,
+    handler: Callable[[Call], Awaitable[Response]],
+    summary: str,
+    reply: object,
+    *parameters: Parameter,
+    problems: tuple[int, ...] = (),
+) -> Endpoint:
+    return Endpoint(
+        method="GET",
+        path=path,
+        handler=handler,
+        summary=summary,
+        audience="watchers",
+        scopes=("operator",),
+        reply=reply,
+        parameters=parameters,
+        problems=problems,
+    )
+
+
+def _agent(agent: Agent, scraped: str | None) -> VoiceAgentRow:
+    bridge = agent.bridge
+    return VoiceAgentRow(
+        id=agent.id,
+        name=agent.name,
+        type=agent.type,
+        port=agent.port,
+        state=agent.state,
+        restarts=agent.restarts,
+        crashLoop=agent.crash_loop,
+        liveCalls=agent.live_calls,
+        bridge=None
+        if bridge is None
+        else BridgeRow(state=bridge.state, restarts=bridge.restarts, crashLoop=bridge.crash_loop),
+        figures=_figures(scraped),
+    )
+
+
+def _figures(scraped: str | None) -> VoiceFigures | None:
+    """None too for what is no agent of this product."""
+    try:
+        return None if scraped is None else voice_figures(scraped)
+    except ValueError:
+        return None
+
+
+def voice_figures(scraped: str) -> VoiceFigures:
+    """What an agent counts, from its metrics in Prometheus's text format. Times in milliseconds. Raises
+    ValueError for another text."""
+    plain: dict[str, float] = {}
+    by_reason: dict[str, dict[str, int]] = {}
+    buckets: list[tuple[float, float]] = []
+    for family in text_string_to_metric_families(scraped):
+        for sample in family.samples:
+            if sample.name == f"{_ANSWERS}_bucket":
+                buckets.append((float(sample.labels["le"]), sample.value))
+            elif "reason" in sample.labels and sample.name.endswith("_total"):
+                by_reason.setdefault(family.name, {})[sample.labels["reason"]] = int(sample.value)
+            elif not sample.labels:
+                plain[sample.name] = sample.value
+    buckets = sorted(buckets) or [(float("inf"), 0.0)]
+    turns = buckets[-1][1]
+    return VoiceFigures(
+        callsActive=int(plain.get(f"{_VOICE}calls_active", 0)),
+        callsEnded=by_reason.get(f"{_VOICE}calls", {}),
+        callsRefused=by_reason.get(f"{_VOICE}calls_refused", {}),
+        bargeIns=int(plain.get(f"{_VOICE}barge_ins_total", 0)),
+        turns=int(turns),
+        meanMs=round(plain.get(f"{_ANSWERS}_sum", 0.0) / turns * 1000, 2) if turns else None,
+        p50Ms=quantile_ms(buckets, 0.5),
+        p95Ms=quantile_ms(buckets, 0.95),
+    )
