@@ -269,19 +269,6 @@ class TryRoutes:
                 keyed=True,
                 body_example={"versionId": "claim-v1", "channel": "phone"},
             ),
-            Endpoint(
-                method="POST",
-                path=_ONE,
-                handler=self.turn,
-                summary="One turn of a try: say something, change the task, write values, hang up, come back",
-                audience="designers",
-                scopes=("designer",),
-                body=_TURN,
-                reply=TryReply,
-                problems=(404, 409),
-                keyed=True,
-                body_example={"text": "I would like to book a visit"},
-            ),
             *self._of_one(),
             Endpoint(
                 method="POST",
@@ -301,6 +288,19 @@ class TryRoutes:
 
     def _of_one(self) -> list[Endpoint]:
         return [
+            Endpoint(
+                method="POST",
+                path=_ONE,
+                handler=self.turn,
+                summary="One turn of a try: say something, change the task, write values, hang up, come back",
+                audience="designers",
+                scopes=("designer",),
+                body=_TURN,
+                reply=TryReply,
+                problems=(404, 409),
+                keyed=True,
+                body_example={"text": "I would like to book a visit"},
+            ),
             Endpoint(
                 method="GET",
                 path=_ONE,

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from flow_engine.errors import CallTheOperator, RetryLater
 from memory.cluster import ClusterDriver
+from memory.designing import RedisOutcomes, RedisTries
 from memory.driver import Driver, ServerState
 from memory.held import HELD_BYTES, HeldConversations
 from memory.journal import RedisJournal
@@ -21,9 +22,7 @@ from memory.listing import RedisConversationList
 from memory.manager import MemoryManager, RedisDefinitions
 from memory.multiplexed import Address, MultiplexedDriver
 from memory.operations import RedisOperations
-from memory.outcomes import RedisOutcomes
 from memory.redis_py import driver_to
-from memory.tries import RedisTries
 
 READY_KEY_LIFETIME_S = 60
 

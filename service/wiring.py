@@ -287,10 +287,8 @@ def assemble(
         quiet_bytes=2 * settings.held_bytes,
         archive=journal,
     )
-    rollouts = Rollouts(
-        *(designing.flows, memory.outcomes, dependencies.clock, memory.conversations, memory.listing),
-        RedisJobSchedule(memory.driver).schedule,
-    )
+    stores = designing.flows, memory.outcomes, dependencies.clock, memory.conversations, memory.listing
+    rollouts = Rollouts(*stores, RedisJobSchedule(memory.driver).schedule)
     transactor, metrics = Transactor(shared), Metrics(observer.registry)
     agents = Conversations(transactor, shared), DialogueService(transactor, shared)
     recordings = Recordings(versions, journal, memory.listing)

@@ -243,9 +243,7 @@ def _why_not(
                 ),
                 tuple(
                     (flow.tasks[task_id], names)
-                    for task_id, names in sorted(
-                        flow.writers.get(spec.id, ()), key=lambda each: near[each[0]]
-                    )
+                    for task_id, names in sorted(flow.writers.get(spec.id, ()), key=lambda w: near[w[0]])
                 ),
             )
             for spec in map(specs.__getitem__, missing)

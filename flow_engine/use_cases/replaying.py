@@ -127,7 +127,8 @@ class Side:
     ) -> None:
         start, versions = LoadedConversation(), FixedVersions({}, recording.campaign_id, instead)
         if instead is None:
-            start = _start_of(recording)
+            begun = recording.entries[0].at.astimezone(UTC)
+            start = LoadedConversation() if recording.start is None else state_of(recording.start, begun)
             versions = FixedVersions(compiled.by_name(recording), recording.campaign_id)
         self.conversation = ConversationRef(TENANT, recording.conversation_id)
         self.world = World(recording.entries[0].at, start, {})
@@ -219,13 +220,6 @@ def holds(spec: VariableSpec, value: object) -> bool:
         return canonical(spec, cast("JsonValue", value)) is not None
     except ValueRejected:
         return False
-
-
-def _start_of(recording: Recording) -> LoadedConversation:
-    """Raises CallTheOperator for a state that does not fit its format."""
-    if recording.start is None:
-        return LoadedConversation()
-    return state_of(recording.start, recording.entries[0].at.astimezone(UTC))
 
 
 # --- the same request on another version --------------------------------------------------------

@@ -404,14 +404,11 @@ def simulate(
     except ModelFailed as failed:
         typer.echo(f"the model failed: {failed}", err=True)
         raise typer.Exit(UNREADABLE) from None
+    found = done.persona, done.verdicts
     if as_json:
-        typer.echo(
-            orjson.dumps(late.simulation.as_json(done.persona, done.verdicts), option=orjson.OPT_INDENT_2)
-        )
+        typer.echo(orjson.dumps(late.simulation.as_json(*found), option=orjson.OPT_INDENT_2))
     else:
-        _print_marked(
-            late.simulation.lines(done.persona, done.verdicts), Console(highlight=False, soft_wrap=True)
-        )
+        _print_marked(late.simulation.lines(*found), Console(highlight=False, soft_wrap=True))
     if not all(verdict.passed for verdict in done.verdicts):
         raise typer.Exit(FOUND_WRONG)
 

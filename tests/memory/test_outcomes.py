@@ -9,9 +9,9 @@ import pytest
 
 from flow_engine.ports.outcomes import CountedConversation, OutcomeCounts
 from memory.connection import RedisMemory, connect
+from memory.designing import LIFETIME_S, RedisOutcomes
 from memory.in_process import embedded
 from memory.keys import outcome_keys
-from memory.outcomes import LIFETIME_S, RedisOutcomes
 from tests.redis_fixture import RedisServer, client_of
 
 pytestmark = pytest.mark.anyio

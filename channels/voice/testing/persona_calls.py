@@ -284,8 +284,7 @@ class _Call:
         if not isinstance(config.session, FlowSession):
             raise TypeError("the config of a simulated call is that of a flow")
         flows = FlowCalls(
-            config,
-            config.session,
+            *(config, config.session),
             api_key=None,
             allow=AllowList(),
             now=self._wall,
@@ -301,8 +300,7 @@ class _Call:
         try:
             async with line:
                 await self._talk(line)
-                async with asyncio.timeout(ENDED_WITHIN_S):
-                    await calls.drained()
+                await asyncio.wait_for(calls.drained(), ENDED_WITHIN_S)
         except TimeoutError:
             self._failures.append(f"the call has not ended within {ENDED_WITHIN_S:g} s")
         finally:
@@ -313,9 +311,8 @@ class _Call:
                 await session.stopped()
         if self._agent.failed is not None:
             raise self._agent.failed
-        errors = [f"{error.code}: {error.message}" for each in self._sessions for error in each.errors]
-        wrong = [f"not as the protocol has it: {mistake}" for mistake in (*errors, *line.mistakes)]
-        return (*self._failures, *wrong)
+        wrong = [f"{e.code}: {e.message}" for each in self._sessions for e in each.errors] + line.mistakes
+        return (*self._failures, *(f"not as the protocol has it: {mistake}" for mistake in wrong))
 
     def _plan(self, config: VoiceConfig, opened: ports.OpenCall) -> runner.CallPlan:
         def answered(caller: ports.Caller, seat: ports.CallSeat) -> ports.AnsweredCall:
