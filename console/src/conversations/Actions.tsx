@@ -305,16 +305,17 @@ function Erase({ conversation, close }: Props & { readonly close: () => void }):
       reply(
         client.DELETE("/v1/conversations/{conversation_id}", { params: { path: { conversation_id: id } } }),
       ),
-    onSuccess: () => {
-      for (const key of ["conversation", "journal", "moment"]) queries.removeQueries({ queryKey: [key, id] });
-      void queries.invalidateQueries({ queryKey: ["conversations"] });
-    },
+    // What is known of it is shown behind the receipt: forgotten here, it would be asked for once more.
+    onSuccess: () => void queries.invalidateQueries({ queryKey: ["conversations"] }),
   });
+  const forget = (): void => {
+    for (const key of ["conversation", "journal", "moment"]) queries.removeQueries({ queryKey: [key, id] });
+  };
   if (erase.isSuccess) {
     return (
       <div className="stack">
         <p role="status">{say("erased", { id })}</p>
-        <Link className="button primary" to="/conversations">
+        <Link className="button primary" to="/conversations" onClick={forget}>
           {say("title")}
         </Link>
       </div>
