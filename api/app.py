@@ -231,11 +231,11 @@ class _Api(FastAPI):
         if self._way_in != self._answer or (self._keyless and proxy_header(scope["headers"]) is not None):
             return None
         guarded = self._hot.find(scope)
-        return None if guarded is None else partial(self._whole, guarded, scope)
-
-    async def _whole(self, guarded: Guarded, scope: Scope, body: bytes) -> Response:
-        answering = guarded.answer(scope, _nothing_more, body)
-        return await bugs_answered(answering, lambda error: _logged_bug(scope, error))
+        if guarded is None:
+            return None
+        return lambda body: bugs_answered(
+            guarded.answer(scope, _nothing_more, body), lambda error: _logged_bug(scope, error)
+        )
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._keyless and scope["type"] == "http" and not scope["path"].startswith("/health/"):

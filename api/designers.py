@@ -181,7 +181,8 @@ class DesignerRoutes:
             )
             for version in ("version_id", "other_version_id")
         ]
-        return json_response(await asyncio.to_thread(_difference, *documents))
+        both = map(as_object, map(orjson.loads, documents))
+        return json_response(await asyncio.to_thread(lambda: difference(*both)))
 
     async def merge_versions(self, call: Call) -> Response:
         tenant_id, flow_id = call.tenant_id, call.path("flow_id")
@@ -378,10 +379,6 @@ class DesignerRoutes:
                 problems=(404,),
             ),
         ]
-
-
-def _difference(before: bytes, after: bytes) -> VersionDifference:
-    return difference(as_object(orjson.loads(before)), as_object(orjson.loads(after)))
 
 
 def _change(change: FlowChange) -> FlowChangeReply:

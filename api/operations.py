@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from api.auth import Scope
 from api.endpoints import Call, Endpoint, Parameter, json_response
 from api.operators import Probe, verdicts
 from flow_engine.use_cases import operating
@@ -151,14 +152,12 @@ class OperationsRoutes:
                 BEFORE,
                 LIMIT,
             ),
-            Endpoint(
-                method="GET",
-                path="/live-conversations",
-                handler=self.live,
-                summary="How many conversations are not closed, by version",
-                audience="watchers",
+            _get(
+                "/live-conversations",
+                self.live,
+                "How many conversations are not closed, by version",
+                operating.LiveReply,
                 scopes=("operator", "designer"),
-                reply=operating.LiveReply,
             ),
         ]
 
@@ -181,6 +180,7 @@ def _get(
     summary: str,
     reply: object,
     *parameters: Parameter,
+    scopes: tuple[Scope, ...] = ("operator",),
 ) -> Endpoint:
     return Endpoint(
         method="GET",
@@ -188,7 +188,7 @@ def _get(
         handler=handler,
         summary=summary,
         audience="watchers",
-        scopes=("operator",),
+        scopes=scopes,
         reply=reply,
         parameters=parameters,
     )

@@ -4,6 +4,7 @@ A voice agent tells what it counts on `/metrics`; the chat keeps its decisions i
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -228,7 +229,10 @@ def _get(
 
 
 def _agent(agent: Agent, scraped: str | None) -> VoiceAgentRow:
-    bridge = agent.bridge
+    bridge, figures = agent.bridge, None
+    if scraped is not None:
+        with suppress(ValueError):  # what is no agent of this product
+            figures = voice_figures(scraped)
     return VoiceAgentRow(
         id=agent.id,
         name=agent.name,
@@ -241,16 +245,8 @@ def _agent(agent: Agent, scraped: str | None) -> VoiceAgentRow:
         bridge=None
         if bridge is None
         else BridgeRow(state=bridge.state, restarts=bridge.restarts, crashLoop=bridge.crash_loop),
-        figures=_figures(scraped),
+        figures=figures,
     )
-
-
-def _figures(scraped: str | None) -> VoiceFigures | None:
-    """None too for what is no agent of this product."""
-    try:
-        return None if scraped is None else voice_figures(scraped)
-    except ValueError:
-        return None
 
 
 def voice_figures(scraped: str) -> VoiceFigures:

@@ -74,9 +74,7 @@ class BeginTry(TriedContact):
     version_id: Id | None = None
     tenant: Facts | None = None
 
-    @model_validator(mode="after")
-    def _one_version(self) -> BeginTry:
-        return one_version(self)
+    _one_version = model_validator(mode="after")(one_version)
 
     def order(self) -> TryOrder:
         return TryOrder(self.document, self.version_id, self.body(), self.tenant)
@@ -182,9 +180,7 @@ class RenderBody(Body):
     version_id: Id | None = None
     at_revision: Annotated[int, Field(ge=1, le=LARGEST_SEQ)] | None = None
 
-    @model_validator(mode="after")
-    def _one_version(self) -> RenderBody:
-        return one_version(self)
+    _one_version = model_validator(mode="after")(one_version)
 
 
 class TryEnded(TypedDict):

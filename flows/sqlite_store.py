@@ -66,7 +66,8 @@ class SqliteDatabase:
         """Connect, and create what is missing. Raises RetryLater when the file cannot be opened. Waits at
         most `busy_timeout_ms` milliseconds for another process."""
         with _translated():
-            await asyncio.to_thread(_check_openable, self._path)
+            # Fails before the asynchronous driver: its failed connect leaves a thread that outlives the loop.
+            await asyncio.to_thread(lambda: sqlite3.connect(self._path).close())
             connection = await aiosqlite.connect(
                 self._path, timeout=self._busy_timeout_ms / 1000, isolation_level=None
             )
@@ -169,11 +170,6 @@ class SqliteVersionStore:
             "DELETE FROM versions WHERE tenant_id = ? AND version_id = ? AND flow_id = ? AND document = ?",
             (tenant_id, version.version_id, version.flow_id, version.document),
         )
-
-
-def _check_openable(path: str) -> None:
-    """Fail before the asynchronous driver does: its failed connect leaves a thread that outlives the loop."""
-    sqlite3.connect(path).close()
 
 
 async def _switch_to_wal(connection: aiosqlite.Connection, patience_s: float) -> None:

@@ -45,7 +45,7 @@ def configure_logging(
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
-            _with_ids,
+            lambda logger, method, event: {**IDS_LOGGED.get({}), **event},
             *((_SpanIds(tracing),) if tracing is not None and tracing.on else ()),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -59,10 +59,6 @@ def configure_logging(
         logger_factory=to,
         cache_logger_on_first_use=True,
     )
-
-
-def _with_ids(logger: object, method: str, event: EventDict) -> EventDict:
-    return {**IDS_LOGGED.get({}), **event}
 
 
 class _SpanIds:

@@ -196,7 +196,10 @@ class _Engine(httpx2.AsyncBaseTransport):
         clock, route = self._stage.clock, request.url.path.removeprefix("/v1/")
         clock.advance(max(0.0, (START - clock.now() + timedelta(seconds=at_s)).total_seconds()))
         if route == "handle-new-contact":
-            content = self._as_in_text(content)
+            # A line tells less of a caller than another channel: contact and language are those in text.
+            persona, body = self._played.persona, orjson.loads(content)
+            contact = {**body.get("contact", {}), **persona.contact}
+            content = orjson.dumps({**body, "contact": contact, "language": persona.language})
         if route == "handle-end-contact" and self.missed is None:
             self.missed = await self._played.missed()
         headers = [(k, v) for k, v in request.headers.raw if k.lower() != b"content-length"]
@@ -228,13 +231,6 @@ class _Engine(httpx2.AsyncBaseTransport):
         session = (await self._stage.transactor.memory.load(self._stage.conversation)).session
         if session is not None:
             self._played.player.task_id = session.task.task_id
-
-    def _as_in_text(self, content: bytes) -> bytes:
-        """A line tells less of a caller than another channel: the persona's contact and language, as in a
-        conversation in text."""
-        persona, body = self._played.persona, orjson.loads(content)
-        contact = {**body.get("contact", {}), **persona.contact}
-        return orjson.dumps({**body, "contact": contact, "language": persona.language})
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self._hot.find(scope)

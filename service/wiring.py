@@ -262,11 +262,7 @@ def build_service(
 
 
 def assemble(
-    settings: Settings,
-    dependencies: ServiceDependencies,
-    authenticator: Authenticator,
-    *,
-    base_url: str | None,
+    settings: Settings, dependencies: ServiceDependencies, authenticator: Authenticator, base_url: str | None
 ) -> Service:
     """Wire the parts. `base_url` is where agents and tools reach the service unless a setting says so; None
     where only they know, by the `Host` that they name. Raises CallTheOperator `webhook_secret_missing`."""

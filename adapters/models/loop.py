@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import orjson
 
@@ -82,6 +82,13 @@ class _Run:
     input_tokens: int = 0
     output_tokens: int = 0
 
+    @classmethod
+    def after(cls, earlier: LoopResult) -> Self:
+        records = list(earlier.tool_calls)
+        return cls(
+            list(earlier.messages), records, earlier.iterations, earlier.input_tokens, earlier.output_tokens
+        )
+
     @property
     def has_ended(self) -> bool:
         """The model had nothing more to call."""
@@ -118,7 +125,7 @@ async def tool_loop(
 
     `earlier` goes on with a loop that had to stop, open calls first; its messages stand for the request's.
     """
-    run = _Run(list(request.messages)) if earlier is None else _going_on(earlier)
+    run = _Run(list(request.messages)) if earlier is None else _Run.after(earlier)
     if earlier is not None and run.has_ended:
         yield run.result("completed", final=run.messages[-1].content)
         return
@@ -151,16 +158,6 @@ async def tool_loop(
             yield run.result("completed", final=run.messages[-1].content)
             return
     yield run.result("max_iterations")
-
-
-def _going_on(earlier: LoopResult) -> _Run:
-    return _Run(
-        list(earlier.messages),
-        list(earlier.tool_calls),
-        earlier.iterations,
-        earlier.input_tokens,
-        earlier.output_tokens,
-    )
 
 
 async def _answered(

@@ -22,7 +22,6 @@ from channels.engine_client.replies import (
     EngineError,
     RequestRefused,
     StateConflict,
-    TextRefused,
 )
 from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide, RetryLater
 from flow_engine.ports.chat import ChatFrames, SessionRef
@@ -90,7 +89,10 @@ class People:
                 data = await self._engine.human_task(
                     contact, outcome, reason, text=text, approval_id=approval_id
                 )
-                return _decision(data)
+                if isinstance(data, AgentData):
+                    return {**_status(data), "result": True}
+                refused = {"result": False, "code": data.code, "reason": data.reason}
+                return {"task": data.task_name, "task_status": data.task_status, **refused}
             if outcome is not None:
                 data = await self._engine.human_task(contact, outcome, reason)
                 if isinstance(data, AgentData):
@@ -140,13 +142,6 @@ def task_note(flow: FlowRun, data: AgentData) -> Mapping[str, JsonValue]:
 
 def _status(data: AgentData) -> dict[str, JsonValue]:
     return {"task": data.task_name, "task_type": data.task_type, "task_status": data.task_status}
-
-
-def _decision(reply: AgentData | TextRefused) -> Mapping[str, JsonValue]:
-    if isinstance(reply, TextRefused):
-        refused = {"result": False, "code": reply.code, "reason": reply.reason}
-        return {"task": reply.task_name, "task_status": reply.task_status, **refused}
-    return {**_status(reply), "result": True}
 
 
 def _as_core(error: EngineError) -> CorrectTheInput | LookElsewhere | ReloadAndDecide | RetryLater:

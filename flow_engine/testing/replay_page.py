@@ -168,17 +168,13 @@ def _conversations(rows: Sequence[replays.ReplayRow]) -> Iterator[str]:
         }
         others = "<br>".join(f"{words}: {_texts(found)}" for words, found in more.items() if found)
         gone, prompts = _texts(row["variablesGone"]), _texts(row["promptsDiffer"])
-        inner = "".join(f"<td>{cell}</td>" for cell in (_fork(row), refusals, gone, prompts, others))
+        fork, path = row["firstFork"], "same path"
+        if fork is not None:
+            then, now = escape(_told(fork["recorded"])), escape(_told(fork["replayed"]))
+            path = f'at {fork["seq"]}: {then} <span class="bad">→ {now}</span>'
+        inner = "".join(f"<td>{cell}</td>" for cell in (path, refusals, gone, prompts, others))
         yield f"<tr><td><code>{escape(row['conversationId'])}</code></td>{inner}</tr>"
     yield "</tbody></table></div>"
-
-
-def _fork(row: replays.ReplayRow) -> str:
-    fork = row["firstFork"]
-    if fork is None:
-        return "same path"
-    then, now = escape(_told(fork["recorded"])), escape(_told(fork["replayed"]))
-    return f'at {fork["seq"]}: {then} <span class="bad">→ {now}</span>'
 
 
 def _texts(found: Iterable[object]) -> str:

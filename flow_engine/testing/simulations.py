@@ -215,7 +215,9 @@ class Simulations:
         recorded = () if recording is None else recording.runs
         wanted = (len(recorded) or 1) if order.runs is None else order.runs
         wanted = min(wanted, MOST_RUNS)
-        submission = await self._checked(tenant_id, flow_id, order, author)
+        _, submission = await self._parts.designing.submitted(
+            tenant_id, flow_id, order.document, order.version_id, author=author
+        )
         if wanted and not recorded and isinstance(self._parts.model, NoModel):
             raise CallTheOperator(
                 "model_not_configured",
@@ -243,15 +245,6 @@ class Simulations:
         finally:
             self._running[tenant_id] -= 1
             self._running += Counter()  # of tenants that have none nothing is kept
-
-    async def _checked(self, tenant_id: str, flow_id: str, order: SimulationOrder, author: str) -> Submission:
-        designing, document = self._parts.designing, order.document
-        if document is None:
-            _, version_id = await designing.named(tenant_id, flow_id, order.version_id)
-            document = await designing.document(tenant_id, flow_id, version_id)
-        else:
-            await designing.flows.get_flow(tenant_id, flow_id)
-        return await designing.check_as_version(flow_id, document, author=author)
 
     async def _play(
         self,

@@ -36,7 +36,6 @@ from flow_engine.testing.try_page import TriedAction, TryReply, told_action, try
 from flow_engine.use_cases.background import BackgroundDependencies
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.replaying import holds
-from flow_engine.use_cases.submissions import Submission
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flow_engine.values import JsonValue, VariableSpec
 
@@ -115,10 +114,12 @@ class Tries:
             try_id = f"try-{sha256(idempotency.key.encode()).hexdigest()[:32]}"
             if (earlier := await self._answered(tenant_id, try_id, idempotency)) is not None:
                 return earlier
-        submission, campaign_id = await self._checked(tenant_id, flow_id, order, author)
+        flow, submission = await self._parts.designing.submitted(
+            tenant_id, flow_id, order.document, order.version_id, author=author
+        )
         record = TryRecord(
             flow_id=flow_id,
-            campaign_id=campaign_id,
+            campaign_id=flow.campaign_id,
             version_id=submission.entry.version_id,
             author=author,
             channel=order.contact.channel,
@@ -195,17 +196,6 @@ class Tries:
     async def end(self, tenant_id: str, flow_id: str, try_id: str) -> None:
         await self._found(tenant_id, flow_id, try_id)
         await self._parts.store.remove(tenant_id, try_id)
-
-    async def _checked(
-        self, tenant_id: str, flow_id: str, order: TryOrder, author: str
-    ) -> tuple[Submission, str]:
-        """The document as a version that may run, and the campaign of its flow."""
-        designing = self._parts.designing
-        flow, document = await designing.flows.get_flow(tenant_id, flow_id), order.document
-        if document is None:
-            flow, version_id = await designing.named(tenant_id, flow_id, order.version_id)
-            document = await designing.document(tenant_id, flow_id, version_id)
-        return await designing.check_as_version(flow_id, document, author=author), flow.campaign_id
 
     async def _found(self, tenant_id: str, flow_id: str, try_id: str) -> tuple[KeptTry, TryRecord]:
         await self._parts.designing.flows.get_flow(tenant_id, flow_id)

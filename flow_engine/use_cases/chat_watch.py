@@ -97,7 +97,21 @@ class ChatWatch:
         return ChatSessionReply(
             session=session,
             decisions=[_decision(each) for each in decisions],
-            runs=[_run(each) for each in runs],
+            runs=[
+                ChatRunRow(
+                    at=body["at"],
+                    agent=body["profile"],
+                    messageId=body["message"],
+                    status=body["status"],
+                    finalMessage=body["final_message"],
+                    error=body["error"],
+                    tools=[str(line["tool"]) for line in body["tool_calls_log"]],
+                    inputTokens=body["usage"]["input_tokens"],
+                    outputTokens=body["usage"]["output_tokens"],
+                    costUsd=body["usage"]["cost"],
+                )
+                for body in (cast("Mapping[str, Any]", each.body) for each in runs)
+            ],
         )
 
 
@@ -114,20 +128,4 @@ def _decision(record: Record) -> ChatDecisionRow:
         decidedBy=body["decided_by"],
         reason=body["reason"],
         candidates=body["candidates"],
-    )
-
-
-def _run(record: Record) -> ChatRunRow:
-    body = cast("Mapping[str, Any]", record.body)
-    return ChatRunRow(
-        at=body["at"],
-        agent=body["profile"],
-        messageId=body["message"],
-        status=body["status"],
-        finalMessage=body["final_message"],
-        error=body["error"],
-        tools=[str(line["tool"]) for line in body["tool_calls_log"]],
-        inputTokens=body["usage"]["input_tokens"],
-        outputTokens=body["usage"]["output_tokens"],
-        costUsd=body["usage"]["cost"],
     )

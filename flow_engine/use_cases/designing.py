@@ -54,6 +54,25 @@ class Designing:
         by_tag = {entry.tag: entry.version_id for entry in flow.tags}
         return flow, name if publishing.lists_version(flow, name) else by_tag.get(name, name)
 
+    async def submitted(
+        self,
+        tenant_id: str,
+        flow_id: str,
+        document: Mapping[str, object] | None,
+        name: str | None,
+        *,
+        author: str,
+        draft: bool = False,
+    ) -> tuple[FlowRecord, Submission]:
+        """A flow, and what is checked of it as by `check_as_version`: the document where there is one, else
+        the version that `name` names as for `named`. Raises as those two, and as `document`."""
+        if document is None:
+            flow, version_id = await self.named(tenant_id, flow_id, name)
+            document = await self.document(tenant_id, flow.flow_id, version_id)
+        else:
+            flow = await self.flows.get_flow(tenant_id, flow_id)
+        return flow, await self.check_as_version(flow_id, document, author=author, draft=draft)
+
     async def save(
         self,
         tenant_id: str,

@@ -23,7 +23,7 @@ from flow_engine.runtime.journal import states_of
 from flow_engine.runtime.privacy import values_known, values_stored
 from flow_engine.runtime.rendered import texts_scope
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.templates import Allowance, TemplateScope, compile_template
+from flow_engine.templates import Allowance, Template, TemplateScope, compile_template
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.history import History
 from flow_engine.use_cases.transactor import Transactor
@@ -103,7 +103,10 @@ class Previews:
         """Sensitive values are masked unless `reveal`. Raises CorrectTheInput `document_invalid` with every
         error of a draft, `task_unknown`; LookElsewhere `flow_unknown`, `version_unknown`,
         `conversation_unknown`, `entry_unknown`."""
-        version = await self._version(conversation.tenant_id, flow_id, order, author)
+        _, submission = await self.designing.submitted(
+            conversation.tenant_id, flow_id, order.document, order.version_id, author=author, draft=True
+        )
+        version = FlowVersion.model_validate(orjson.loads(submission.document))
         place, task = _task(version, order.task)
         runner = await self._runner(conversation, order.seq)
         contact = runner.session.latest_contact
@@ -130,16 +133,6 @@ class Previews:
                 for at, source in sources
             ],
         )
-
-    async def _version(self, tenant_id: str, flow_id: str, order: PreviewOrder, author: str) -> FlowVersion:
-        designing, document = self.designing, order.document
-        if document is None:
-            flow, version_id = await designing.named(tenant_id, flow_id, order.version_id)
-            document = await designing.document(tenant_id, flow.flow_id, version_id)
-        else:
-            await designing.flows.get_flow(tenant_id, flow_id)
-        checked = await designing.check_as_version(flow_id, document, author=author, draft=True)
-        return FlowVersion.model_validate(orjson.loads(checked.document))
 
     async def _runner(self, conversation: ConversationRef, seq: int | None) -> ConversationalFlowRunner:
         if seq is None:
@@ -213,12 +206,7 @@ def _previewed(
 ) -> PreviewedText:
     template = compile_template(source, lenient=True)
     rendered = template.render(scope, allowance)
-    unknown = dict(
-        chain(
-            ((use.label, why) for use in template.uses if (why := _why(use.key, scope)) is not None),
-            _absent(template.reads, {"$contact": scope.contact, "$tenant": scope.tenant}),
-        )
-    )
+    unknown = dict(_unknown(template, scope))
     return PreviewedText(
         pointer=at,
         text=rendered.text if secrets is None else secrets.text(rendered.text),
@@ -231,17 +219,15 @@ def _previewed(
     )
 
 
-def _why(key: str, scope: TemplateScope) -> Why | None:
-    if key not in scope.variables:
-        return "no_variable"
-    return "no_value" if scope.values.get(key) is None else None
-
-
-def _absent(
-    reads: frozenset[tuple[str, ...]], roots: Mapping[str, Mapping[str, object]]
-) -> Iterator[tuple[str, Why]]:
-    """Of the paths that a template reads, those that lead to nothing."""
-    for root, *keys in sorted(reads):
+def _unknown(template: Template, scope: TemplateScope) -> Iterator[tuple[str, Why]]:
+    """What a template reads that leads to nothing: variables, then paths."""
+    for use in template.uses:
+        if use.key not in scope.variables:
+            yield use.label, "no_variable"
+        elif scope.values.get(use.key) is None:
+            yield use.label, "no_value"
+    roots: Mapping[str, Mapping[str, object]] = {"$contact": scope.contact, "$tenant": scope.tenant}
+    for root, *keys in sorted(template.reads):
         value: object = roots.get(root)
         if value is None:
             continue

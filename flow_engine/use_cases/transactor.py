@@ -342,6 +342,10 @@ def to_changes(
     secrets = runner.secrets(transition.set_tools, transition.set_mined) if events else None
     if secrets is not None:
         events = tuple(masked_event(event, secrets) for event in events)
+    afterwards = (
+        *((runner.due("relay"),) if events else ()),
+        *((runner.due("archive", after_s=ARCHIVE_AFTER_S),) if runner.session.closed else ()),
+    )
     return storage.Changes(
         expected_revision=0 if forked else loaded.revision,
         expected_memory_revision=loaded.memory_revision if transition.guards_memory else None,
@@ -364,20 +368,11 @@ def to_changes(
         forget_former=transition.forget_former,
         on_seen=transition.on_seen,
         events=events,
-        jobs=() if forked else _jobs(transition, tells=bool(events)),
+        jobs=() if forked else (*runner.jobs, *transition.jobs, *afterwards),
         idempotency=idempotency,
         journal=_noted(runner, transition, by),
         forked=msgspec.structs.replace(loaded, session=runner.session) if forked else None,
     )
-
-
-def _jobs(transition: Transition, *, tells: bool) -> tuple[DueJob, ...]:
-    """What is left to do after a commit; `tells`: it leaves events."""
-    runner = transition.runner
-    jobs = (*runner.jobs, *transition.jobs)
-    if tells:
-        jobs = (*jobs, runner.due("relay"))
-    return (*jobs, runner.due("archive", after_s=ARCHIVE_AFTER_S)) if runner.session.closed else jobs
 
 
 def _noted(runner: ConversationalFlowRunner, transition: Transition, by: str) -> storage.JournalNote:

@@ -12,7 +12,7 @@ import fcntl
 import os
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -84,7 +84,10 @@ def locked_directory(path: Path, wait_s: float) -> Generator[Directory]:
     try:
         until = time.monotonic() + wait_s
         waiting = False
-        while not _try(lock):
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
             if time.monotonic() >= until:
                 raise CallTheOperator(
@@ -117,14 +120,6 @@ def write_private(path: Path, content: bytes) -> None:
 
 def _write_json(path: Path, document: Mapping[str, object]) -> None:
     write_private(path, orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
-def _try(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _invalid(path: Path) -> CallTheOperator:

@@ -360,7 +360,8 @@ class _Call:
         into_ms = self._order.phone.interrupts_after_ms
 
         def is_done() -> bool:
-            if self._agent.asked <= asked or self._agent.has_more or self._is_busy:
+            answering = self._answering is not None and self._answering.running > 0
+            if self._agent.asked <= asked or self._agent.has_more or answering:
                 return False
             return self._is_calm(line) or (into_ms is not None and self._speaks(line, asked, into_ms))
 
@@ -379,10 +380,6 @@ class _Call:
 
     def _goes_on(self, line: fake_twilio.FakeTwilioCall) -> bool:
         return line.socket.is_open and self._agent.failed is None
-
-    @property
-    def _is_busy(self) -> bool:
-        return self._answering is not None and self._answering.running > 0
 
     def _last_heard(self, line: fake_twilio.FakeTwilioCall) -> float:
         line.playout.advance(asyncio.get_running_loop().time())
