@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useId, useState } from "react";
-import { useText } from "../i18n";
+import { type Language, useSpeech, useText } from "../i18n";
 import { Badge, Button } from "../shell/kit";
 import { ErrorState } from "../shell/states";
 import type { VersionDocument } from "./document";
@@ -12,11 +12,15 @@ interface Explained {
   readonly why: string;
   readonly advice: string;
   readonly example: string;
+  /** What the title, the reason and the advice are in; examples are in English. */
+  readonly language: string;
 }
 
-/** The linter's own table, made at the build from the one in the service. */
-async function explanations(): Promise<Readonly<Record<string, Explained>>> {
-  return (await import("../../generated/codes.json")).default;
+/** The linter's own table, made at the build from the one in the service, in one language. */
+async function explanations(language: Language): Promise<Readonly<Record<string, Explained>>> {
+  if (language === "it") return (await import("../../generated/codes.it.json")).default;
+  if (language === "es") return (await import("../../generated/codes.es.json")).default;
+  return (await import("../../generated/codes.en.json")).default;
 }
 
 const FIX_TEXTS = {
@@ -116,7 +120,12 @@ function Row({ problem, fixes, go, fix }: RowProps): ReactNode {
 
 function Explanation({ code }: { readonly code: string }): ReactNode {
   const say = useText("flows");
-  const known = useQuery({ queryKey: ["codes"], queryFn: explanations, staleTime: Number.POSITIVE_INFINITY });
+  const { language } = useSpeech();
+  const known = useQuery({
+    queryKey: ["codes", language],
+    queryFn: () => explanations(language),
+    staleTime: Number.POSITIVE_INFINITY,
+  });
   const found = known.data?.[code];
   return (
     <div className="explanation">
@@ -124,14 +133,29 @@ function Explanation({ code }: { readonly code: string }): ReactNode {
       {found === undefined ? (
         <p className="quiet">{known.isPending ? "…" : say("unexplained")}</p>
       ) : (
-        <div lang="en">
+        <div lang={found.language}>
           <p>
-            <strong>{found.title}.</strong> {found.why}
+            <strong>
+              <Literals text={found.title} />.
+            </strong>{" "}
+            <Literals text={found.why} />
           </p>
-          <p>{found.advice}</p>
-          <p className="quiet">{found.example.replaceAll("`", "")}</p>
+          <p>
+            <Literals text={found.advice} />
+          </p>
+          <p className="quiet" lang="en">
+            <Literals text={found.example} />
+          </p>
         </div>
       )}
     </div>
+  );
+}
+
+/** A text with what stands between backticks as code. */
+function Literals({ text }: { readonly text: string }): ReactNode {
+  return text.split("`").map((part, number) =>
+    // biome-ignore lint/suspicious/noArrayIndexKey: parts have no other name, and never move
+    number % 2 === 1 ? <code key={number}>{part}</code> : part,
   );
 }

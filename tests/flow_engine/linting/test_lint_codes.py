@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import flow_engine
 from flow_engine.linting import CODES
@@ -70,6 +75,28 @@ def test_every_row_says_what_it_means_and_what_to_do() -> None:  # F9
         for text in (row.why, row.advice):
             assert text.endswith("."), key
             assert text[0].isupper() or text[0] == "`", key
+
+
+def kept_in_every_language(text: str) -> Counter[str]:
+    """What a translation repeats: literals between backticks, and numbers without marks of thousands."""
+    literals = re.findall(r"`[^`]+`", text)
+    prose = re.sub(r"`[^`]*`", " ", text)
+    return Counter(literals + re.findall(r"\d+", re.sub(r"(?<=\d)[.,](?=\d{3}\b)", "", prose)))
+
+
+@pytest.mark.parametrize("language", ["it", "es"])
+def test_every_code_is_explained_in_every_language_of_the_console(language: str) -> None:  # F9
+    translated = tomllib.loads((PACKAGE / "linting" / f"codes.{language}.toml").read_text("utf-8"))
+    assert list(translated) == list(CODES), "the same codes in the same order"
+    for code, row in CODES.items():
+        english = row.model_dump(include={"title", "why", "advice"})
+        assert translated[code].keys() == english.keys(), code
+        for field, text in translated[code].items():
+            assert text == text.strip() != "", (code, field)
+            assert text != english[field], (code, field)
+            assert kept_in_every_language(text) == kept_in_every_language(english[field]), (code, field)
+            assert text.endswith(".") == (field != "title"), (code, field)
+            assert text[0].isupper() or text[0] == "`", (code, field)
 
 
 def test_the_page_is_the_table() -> None:  # F9

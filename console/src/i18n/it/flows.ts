@@ -99,7 +99,7 @@ export const flows: Translation<typeof english> = {
   prompt: "Prompt",
   promptHint: "$vars.name mostra un valore; i nomi si completano mentre scrivi.",
   renderFor: "Mostralo per una conversazione",
-  renderForHint: "L'id di una conversazione salvata: i suoi valori riempiono i modelli.",
+  renderForHint: "L'id di una conversazione salvata: i suoi valori riempiono i template.",
   renderSeq: "Voce",
   renderLast: "ultima",
   rendered: "Come lo legge un modello",
