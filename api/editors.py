@@ -21,25 +21,15 @@ from flow_engine.documents.json_schema import SCHEMA_VERSION, version_schema
 from flow_engine.ports.designer_help import DescriptionDraft, DiagramRenderer, TextRewriter
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.testing.simulation import persona_schema
+from flow_engine.use_cases import model_catalog
 from flow_engine.use_cases.flow_service import FlowService
-from flow_engine.use_cases.model_catalog import (
-    ModelCatalog,
-    ModelOffer,
-    ModelProvider,
-    Offer,
-    SttEngineOffer,
-    SttProvider,
-    VoiceOffer,
-    VoiceProvider,
-    speaks,
-)
 from flow_engine.use_cases.recordings import FORMAT_VERSION, recording_schema
 
 _Diagram = TypeVar("_Diagram")
 
-MODEL_PROVIDERS: tuple[str, ...] = get_args(ModelProvider)
-VOICE_PROVIDERS: tuple[str, ...] = get_args(VoiceProvider)
-STT_PROVIDERS: tuple[str, ...] = get_args(SttProvider)
+MODEL_PROVIDERS: tuple[str, ...] = get_args(model_catalog.ModelProvider)
+VOICE_PROVIDERS: tuple[str, ...] = get_args(model_catalog.VoiceProvider)
+STT_PROVIDERS: tuple[str, ...] = get_args(model_catalog.SttProvider)
 
 
 class LanguageReply(TypedDict):
@@ -76,24 +66,30 @@ _LANGUAGE = Parameter("language", "Only what speaks this BCP 47 tag, or this lan
 
 
 class HelperRoutes:
-    def __init__(self, model_catalog: ModelCatalog, prompts: SystemPrompts, rewriter: TextRewriter) -> None:
-        self._model_catalog = model_catalog
+    def __init__(
+        self, catalog: model_catalog.ModelCatalog, prompts: SystemPrompts, rewriter: TextRewriter
+    ) -> None:
+        self._catalog = catalog
         self._prompts = prompts
         self._rewriter = rewriter
 
     async def models(self, call: Call) -> Response:
         provider = call.choice("provider", MODEL_PROVIDERS)
-        return _offered([m for m in self._model_catalog.models if provider in (None, m.provider)])
+        return _offered([m for m in self._catalog.models if provider in (None, m.provider)])
 
     async def voices(self, call: Call) -> Response:
         provider, language = call.choice("provider", VOICE_PROVIDERS), call.query("language")
-        voices = [v for v in self._model_catalog.voices if provider in (None, v.provider)]
-        return _offered([v for v in voices if language is None or speaks(v.languages, language)])
+        voices = [v for v in self._catalog.voices if provider in (None, v.provider)]
+        return _offered(
+            [v for v in voices if language is None or model_catalog.speaks(v.languages, language)]
+        )
 
     async def stt_engines(self, call: Call) -> Response:
         provider, language = call.choice("provider", STT_PROVIDERS), call.query("language")
-        engines = [e for e in self._model_catalog.stt_engines if provider in (None, e.provider)]
-        return _offered([e for e in engines if language is None or speaks(e.languages, language)])
+        engines = [e for e in self._catalog.stt_engines if provider in (None, e.provider)]
+        return _offered(
+            [e for e in engines if language is None or model_catalog.speaks(e.languages, language)]
+        )
 
     async def languages(self, call: Call) -> Response:
         written = {
@@ -109,7 +105,7 @@ class HelperRoutes:
                     englishName=language.english_name,
                     systemPrompts=language.code in written,
                 )
-                for language in self._model_catalog.languages
+                for language in self._catalog.languages
             ]
         )
 
@@ -125,13 +121,17 @@ class HelperRoutes:
     def endpoints(self) -> list[Endpoint]:
         return [
             _list(
-                "models", self.models, "Models to choose from", list[ModelOffer], _provider(MODEL_PROVIDERS)
+                "models",
+                self.models,
+                "Models to choose from",
+                list[model_catalog.ModelOffer],
+                _provider(MODEL_PROVIDERS),
             ),
             _list(
                 "voices",
                 self.voices,
                 "Voices to choose from",
-                list[VoiceOffer],
+                list[model_catalog.VoiceOffer],
                 _provider(VOICE_PROVIDERS),
                 _LANGUAGE,
             ),
@@ -139,7 +139,7 @@ class HelperRoutes:
                 "stt-engines",
                 self.stt_engines,
                 "Speech recognisers to choose from",
-                list[SttEngineOffer],
+                list[model_catalog.SttEngineOffer],
                 _provider(STT_PROVIDERS),
                 _LANGUAGE,
             ),
@@ -182,7 +182,7 @@ def _list(
     )
 
 
-def _offered(offers: Sequence[Offer]) -> Response:
+def _offered(offers: Sequence[model_catalog.Offer]) -> Response:
     return json_response([offer.model_dump(mode="json", by_alias=True) for offer in offers])
 
 

@@ -12,33 +12,14 @@ template and offers no place to stop; here only the listed operations exist, and
 before it is done.
 """
 
-from flow_engine.templates.frame import (
-    MAX_CPU_SECONDS,
-    MAX_ENTRY_CPU_SECONDS,
-    MAX_ENTRY_OUTPUT_BYTES,
-    MAX_ENTRY_STEPS,
-    MAX_OUTPUT_BYTES,
-    MAX_STEPS,
-    Allowance,
-    TemplateScope,
-)
-from flow_engine.templates.names import REFERENCE, VALUES, VARS
-from flow_engine.templates.parsing import MAX_SOURCE_BYTES
-from flow_engine.templates.template import Rendering, Template, compile_template, lint_template, render_source
+from flow_engine.templates.frame import Allowance, TemplateScope
+from flow_engine.templates.names import REFERENCE, VALUES
+from flow_engine.templates.template import Template, compile_template, lint_template, render_source
 
 __all__ = [
-    "MAX_CPU_SECONDS",
-    "MAX_ENTRY_CPU_SECONDS",
-    "MAX_ENTRY_OUTPUT_BYTES",
-    "MAX_ENTRY_STEPS",
-    "MAX_OUTPUT_BYTES",
-    "MAX_SOURCE_BYTES",
-    "MAX_STEPS",
     "REFERENCE",
     "VALUES",
-    "VARS",
     "Allowance",
-    "Rendering",
     "Template",
     "TemplateScope",
     "compile_template",

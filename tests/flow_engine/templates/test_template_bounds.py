@@ -13,15 +13,13 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from flow_engine.errors import CorrectTheInput
 from flow_engine.templates import (
-    MAX_CPU_SECONDS,
-    MAX_OUTPUT_BYTES,
-    MAX_SOURCE_BYTES,
     Allowance,
     TemplateScope,
     compile_template,
     lint_template,
 )
-from flow_engine.templates.frame import MAX_STEPS
+from flow_engine.templates.frame import MAX_CPU_SECONDS, MAX_OUTPUT_BYTES, MAX_STEPS
+from flow_engine.templates.parsing import MAX_SOURCE_BYTES
 
 
 def _nested(depth: int) -> list[object]:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from jinja2 import Environment
 
 from flow_engine.errors import CorrectTheInput
-from flow_engine.templates import MAX_SOURCE_BYTES, TemplateScope, compile_template, lint_template
+from flow_engine.templates import TemplateScope, compile_template, lint_template
+from flow_engine.templates.parsing import MAX_SOURCE_BYTES
 
 SCOPE = TemplateScope(
     variables={"v1": "idPrestazione", "idPrestazione": "idPrestazione", "my var": "my var", "città": "città"},
