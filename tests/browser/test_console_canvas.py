@@ -146,10 +146,12 @@ def test_a_talk_saved_as_a_test_passes_on_the_flow_that_was_talked_to(tmp_path: 
         talk = page.get_by_role("region", name="Talk")
         talk.get_by_text("Flow tests").click()
         expect(talk.get_by_role("button", name="Save the talk as a test")).to_be_disabled()
+        message = talk.get_by_role("textbox", name="Message")
         for text in ("I want a visit", "/task visit", "/task supervised", "/hangup"):
-            talk.get_by_role("textbox", name="Message").fill(text)
+            message.fill(text)
             talk.get_by_role("button", name="Send").click()
-            expect(talk.get_by_role("textbox", name="Message")).to_have_value("")
+            if text != "/hangup":  # nobody writes any more after it
+                expect(message).to_have_value("")
         expect(talk.get_by_role("status").first).to_contain_text("closed")
         talk.get_by_role("button", name="Save the talk as a test").click()
         expect(talk.get_by_label("Tests (YAML)")).not_to_have_value("")
