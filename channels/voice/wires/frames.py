@@ -7,6 +7,7 @@ the content may be a caller's words. Audio is base64 of whole samples, measured 
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias, TypeVar, cast
 
+import msgspec
 import orjson
 
 from channels.voice.call.events import Audio, Unreadable
@@ -14,6 +15,9 @@ from channels.voice.call.ports import AudioFormat
 
 Object: TypeAlias = dict[str, object]
 Event = TypeVar("Event")
+
+NO_STRUCT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for a frame that is not the struct that it was to be."""
 
 
 class Malformed(Exception):
@@ -34,22 +38,21 @@ def read_object(frame: bytes | str) -> Object:
 
 def event_decoder(
     kind: str,
-    usual: str,
-    read_usual: Callable[[Object], Event | None],
+    read_usual: Callable[[bytes | str], Event | None],
     readers: Mapping[str, Callable[[Object], Event | None]],
 ) -> Callable[[bytes | str], Event | Unreadable | None]:
-    """A decoder of frames, JSON objects whose field `kind` says which of `readers` makes their event. Nearly
-    all frames are of the kind `usual`: `read_usual` skips the steps that tell what is wrong with one, and
-    gives None for the others.
+    """A decoder of frames, JSON objects whose field `kind` says which of `readers` makes their event.
+    `read_usual` knows the one kind that nearly all frames are of, takes no other field than it needs, and
+    gives None for whatever is not as it should be: the reader of that kind says what is wrong.
 
     The decoder gives None for a frame that nobody needs, and `Unreadable` for an invalid one; it never
     raises."""
 
     def decode(frame: bytes | str) -> Event | Unreadable | None:
+        if (usual := read_usual(frame)) is not None:
+            return usual
         try:
             message = read_object(frame)
-            if message.get(kind) == usual and (event := read_usual(message)) is not None:
-                return event
             read = readers.get(text(message, kind))
             return None if read is None else read(message)
         except Malformed as wrong:

@@ -13,6 +13,8 @@ understood where a server still says them.
 from collections.abc import Callable
 from typing import Final, cast
 
+import msgspec
+
 from channels.voice.call import events
 from channels.voice.call.events import AgentAudio
 from channels.voice.call.ports import AudioFormat
@@ -25,20 +27,25 @@ PAST: Final = "past_"
 _OUR_FORMATS: Final[dict[str, AudioFormat]] = {"audio/pcmu": "g711_ulaw", "audio/pcma": "g711_alaw"}
 
 
-def _plain_audio(message: frames.Object) -> events.AgentAudio | None:
-    get = message.get
-    delta, response_id, item_id, index = (
-        get("delta"),
-        get("response_id"),
-        get("item_id"),
-        get("content_index"),
-    )
-    if not (isinstance(delta, str) and isinstance(response_id, str) and isinstance(item_id, str)):
+class _AudioDelta(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="response.output_audio.delta"):
+    response_id: str
+    item_id: str
+    content_index: int
+    delta: str
+
+
+_read_delta: Final = msgspec.json.Decoder(_AudioDelta).decode
+
+
+def _plain_audio(frame: bytes | str) -> events.AgentAudio | None:
+    try:
+        delta = _read_delta(frame)
+    except frames.NO_STRUCT:
         return None
-    audio = audio_of(delta)
-    if audio is None or not response_id or not item_id or type(index) is not int or index < 0:
+    audio, index = audio_of(delta.delta), delta.content_index
+    if audio is None or not delta.response_id or not delta.item_id or index < 0:
         return None
-    return AgentAudio(response_id, item_id, index, audio)
+    return AgentAudio(delta.response_id, delta.item_id, index, audio)
 
 
 def _agent_audio(message: frames.Object) -> events.AgentAudio:
@@ -179,5 +186,5 @@ _READERS: Final[dict[str, Callable[[frames.Object], events.ModelEvent | None]]] 
     "conversation.item.created": _item_added,
 }
 
-decode = frames.event_decoder("type", "response.output_audio.delta", _plain_audio, _READERS)
+decode = frames.event_decoder("type", _plain_audio, _READERS)
 """The event of one frame of JSON. Never raises."""

@@ -1,13 +1,14 @@
 """Twilio Media Streams: frames of the line to events, and the line to play on.
 
 A stream is bidirectional (`<Connect><Stream>`), 8 kHz µ-law, and only the caller's own track is heard.
-Frames are parsed whole: that costs 0.4 µs for 20 ms of audio, too little for a search of the payload alone
-to be worth believing frames that are not what they seem.
+Frames are parsed whole, which is too cheap for a search of the payload alone to be worth believing frames
+that are not what they seem; of audio only the fields that are needed are made.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, cast
+from typing import Final
 
+import msgspec
 import orjson
 
 from channels.voice.call import events
@@ -19,12 +20,24 @@ from channels.voice.wires.frames import audio_of
 from flow_engine.values import JsonValue
 
 
-def _plain_media(message: frames.Object) -> events.CallerAudio | None:
-    media = message.get("media")
-    if not isinstance(media, dict) or media.get("track") != "inbound":
+class _Media(msgspec.Struct, frozen=True, gc=False):
+    payload: str
+    track: str = "inbound"  # streams of one track may leave its name out
+
+
+class _MediaFrame(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="media"):
+    media: _Media
+
+
+_read_frame: Final = msgspec.json.Decoder(_MediaFrame).decode
+
+
+def _plain_media(frame: bytes | str) -> events.CallerAudio | None:
+    try:
+        media = _read_frame(frame).media
+    except frames.NO_STRUCT:
         return None
-    payload = cast("dict[str, object]", media).get("payload")
-    audio = audio_of(payload) if isinstance(payload, str) else None
+    audio = audio_of(media.payload) if media.track == "inbound" else None
     return None if audio is None else CallerAudio(audio)
 
 
@@ -68,7 +81,7 @@ _READERS: Final[dict[str, Callable[[frames.Object], events.LineEvent | None]]] =
     "stop": lambda _: events.StreamStopped(),
 }
 
-decode_line = frames.event_decoder("event", "media", _plain_media, _READERS)
+decode_line = frames.event_decoder("event", _plain_media, _READERS)
 """The event of one frame of JSON. Never raises."""
 
 
