@@ -112,14 +112,14 @@ class OperationsRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            _get(
+            watched(
                 "/operations", self.overview, "Stores, processes and what waits to be done", OperationsReply
             ),
-            _get("/operations/latency", self.latency, "How long each route takes", LatencyReply),
-            _get(
+            watched("/operations/latency", self.latency, "How long each route takes", LatencyReply),
+            watched(
                 "/jobs", self.jobs, "Background jobs, the first to be due first", operating.JobsReply, LIMIT
             ),
-            _get(
+            watched(
                 "/dead-letters",
                 self.dead_letters,
                 "Jobs that were given up, the latest first",
@@ -136,7 +136,7 @@ class OperationsRoutes:
                 reply=operating.LetterReplayed,
                 problems=(404,),
             ),
-            _get(
+            watched(
                 "/events",
                 self.events,
                 "Events of the reporting stream, the newest first",
@@ -144,7 +144,7 @@ class OperationsRoutes:
                 BEFORE,
                 LIMIT,
             ),
-            _get(
+            watched(
                 "/model-calls",
                 self.model_calls,
                 "Calls of language models, the newest first, with what they cost",
@@ -152,7 +152,7 @@ class OperationsRoutes:
                 BEFORE,
                 LIMIT,
             ),
-            _get(
+            watched(
                 "/live-conversations",
                 self.live,
                 "How many conversations are not closed, by version",
@@ -174,14 +174,16 @@ def page_limit(call: Call) -> int:
     return call.whole_number("limit", at_most=ROWS_AT_MOST) or ROWS
 
 
-def _get(
+def watched(
     path: str,
     handler: Callable[[Call], Awaitable[Response]],
     summary: str,
     reply: object,
     *parameters: Parameter,
     scopes: tuple[Scope, ...] = ("operator",),
+    problems: tuple[int, ...] = (),
 ) -> Endpoint:
+    """A route that shows operators something."""
     return Endpoint(
         method="GET",
         path=path,
@@ -191,6 +193,7 @@ def _get(
         scopes=scopes,
         reply=reply,
         parameters=parameters,
+        problems=problems,
     )
 
 

@@ -13,8 +13,8 @@ from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from api.endpoints import Call, Endpoint, Parameter, json_response
-from api.operations import BEFORE, LIMIT, page_limit, quantile_ms
+from api.endpoints import Call, Endpoint, json_response
+from api.operations import BEFORE, LIMIT, page_limit, quantile_ms, watched
 from flow_engine.use_cases.chat_watch import ChatDecisionsReply, ChatSessionReply, ChatWatch
 
 _VOICE = "flow_engine_voice_"
@@ -188,8 +188,8 @@ class ProgramRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            _get("/operations/voice", self.voice, "The voice manager of this machine", VoiceReply),
-            _get(
+            watched("/operations/voice", self.voice, "The voice manager of this machine", VoiceReply),
+            watched(
                 "/operations/chat",
                 self.decisions,
                 "Decisions of the chat on which agent answers, the newest first",
@@ -197,7 +197,7 @@ class ProgramRoutes:
                 BEFORE,
                 LIMIT,
             ),
-            _get(
+            watched(
                 "/operations/chat/{session}",
                 self.session,
                 "A session of the chat: its decisions, and the runs of its agents",
@@ -205,27 +205,6 @@ class ProgramRoutes:
                 problems=(404,),
             ),
         ]
-
-
-def _get(
-    path: str,
-    handler: Callable[[Call], Awaitable[Response]],
-    summary: str,
-    reply: object,
-    *parameters: Parameter,
-    problems: tuple[int, ...] = (),
-) -> Endpoint:
-    return Endpoint(
-        method="GET",
-        path=path,
-        handler=handler,
-        summary=summary,
-        audience="watchers",
-        scopes=("operator",),
-        reply=reply,
-        parameters=parameters,
-        problems=problems,
-    )
 
 
 def _agent(agent: Agent, scraped: str | None) -> VoiceAgentRow:

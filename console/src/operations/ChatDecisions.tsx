@@ -5,7 +5,7 @@ import { useMoment, useSpeech, useText } from "../i18n";
 import { Badge, Button, Dialog, type Tone } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
 import { costOf, percentOf } from "./figures";
-import { Table } from "./Table";
+import { More, Table } from "./Table";
 
 type Decision = Schemas["ChatDecisionRow"];
 
@@ -46,13 +46,7 @@ export function ChatDecisions(): ReactNode {
   return (
     <>
       <DecisionTable rows={rows} open={setOpened} />
-      {found.hasNextPage ? (
-        <div className="row">
-          <Button disabled={found.isFetchingNextPage} onClick={() => void found.fetchNextPage()}>
-            {say("more")}
-          </Button>
-        </div>
-      ) : null}
+      <More of={found} />
       <Dialog
         title={say("chatSession", { id: opened ?? "" })}
         open={opened !== null}

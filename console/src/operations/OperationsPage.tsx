@@ -10,7 +10,7 @@ import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
 import { ChatDecisions } from "./ChatDecisions";
 import { costOf, durationOf } from "./figures";
 import { MailRuns } from "./MailRuns";
-import { Table } from "./Table";
+import { More, Table } from "./Table";
 import { Tile } from "./Tile";
 import { VoiceAgents } from "./VoiceAgents";
 import "./operations.css";
@@ -292,13 +292,7 @@ function Events(): ReactNode {
           }))}
         />
       )}
-      {found.hasNextPage ? (
-        <div className="row">
-          <Button disabled={found.isFetchingNextPage} onClick={() => void found.fetchNextPage()}>
-            {say("more")}
-          </Button>
-        </div>
-      ) : null}
+      <More of={found} />
     </>
   );
 }
@@ -366,13 +360,7 @@ function ModelCalls(): ReactNode {
           ],
         }))}
       />
-      {found.hasNextPage ? (
-        <div className="row">
-          <Button disabled={found.isFetchingNextPage} onClick={() => void found.fetchNextPage()}>
-            {say("more")}
-          </Button>
-        </div>
-      ) : null}
+      <More of={found} />
     </>
   );
 }

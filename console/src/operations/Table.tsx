@@ -1,4 +1,6 @@
 import type { ReactNode } from "react";
+import { useText } from "../i18n";
+import { Button } from "../shell/kit";
 
 interface Props {
   readonly label: string;
@@ -35,4 +37,24 @@ export function Table({ label, head, rows, empty }: Props): ReactNode {
       </table>
     </section>
   );
+}
+
+interface MoreProps {
+  readonly of: {
+    readonly hasNextPage: boolean;
+    readonly isFetchingNextPage: boolean;
+    readonly fetchNextPage: () => Promise<unknown>;
+  };
+}
+
+/** The button below a table that has a next page. */
+export function More({ of }: MoreProps): ReactNode {
+  const say = useText("operations");
+  return of.hasNextPage ? (
+    <div className="row">
+      <Button disabled={of.isFetchingNextPage} onClick={() => void of.fetchNextPage()}>
+        {say("more")}
+      </Button>
+    </div>
+  ) : null;
 }
