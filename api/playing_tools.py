@@ -1,4 +1,5 @@
-"""The tools with which coding agents play a version that is not published: talk to it, replay conversations.
+"""The tools with which coding agents play a version that is not published: talk to it, let personas talk to
+it, replay conversations.
 
 What the routes tell of a turn fills pages; here it is the part that decides what to do next, with pointers
 into the document for the rest.
@@ -17,11 +18,13 @@ from api.bodies import Facts, Id
 from api.design_tools import FlowArguments, reading_tool, writing_tool
 from api.mcp_tools import Tool, ToolCall, ToolReply
 from api.replays import LAST, ReplayBody
+from api.simulations import SimulateBody
 from api.tries import TURNS, TurnFields, gone_on
 from flow_engine.errors import pointer
 from flow_engine.idempotency import FinalReply
 from flow_engine.json_values import as_object
 from flow_engine.testing import format
+from flow_engine.testing.simulations import OpinionTold, RunTold, Simulations
 from flow_engine.testing.tries import Tries, TryOrder
 from flow_engine.testing.try_page import TryReply
 from flow_engine.use_cases.designing import Designing
@@ -29,6 +32,7 @@ from flow_engine.use_cases.replays import ReplayOrder, ReplayRow, Replays, Repla
 from flow_engine.vocabulary import Channel, Phase
 
 ROWS_SHOWN = 20
+TURNS_SHOWN = 6
 
 
 class TryTurnArguments(TurnFields, FlowArguments):
@@ -62,6 +66,12 @@ class TryTurnArguments(TurnFields, FlowArguments):
 
 class ReplayVersionArguments(ReplayBody, FlowArguments):
     version_id: Id = Field(description="The version to replay on, a draft too.")
+
+
+class SimulateVersionArguments(SimulateBody, FlowArguments):
+    record: bool = Field(
+        default=False, description="Give the runs back as a recording, which plays them without a model."
+    )
 
 
 class TurnRefusal(TypedDict):
@@ -112,12 +122,45 @@ class ReplayedVersion(TypedDict):
     pointers: Mapping[str, str]
 
 
+class SimulatedRun(TypedDict):
+    """`task` is where it ended, by name, with its pointer (RFC 6901), both null where it did not begin.
+    `conversation` are the last turns of a run that failed, in the form of a recording."""
+
+    run: int
+    passed: bool
+    turns: int
+    failures: Sequence[str]
+    opinion: OpinionTold | None
+    task: str | None
+    pointer: str | None
+    conversation: Sequence[Mapping[str, object]]
+
+
+class SimulatedVersion(TypedDict):
+    """As `SimulationReply` has it. `recordingYaml` is null unless it was asked for."""
+
+    versionId: str
+    byModel: bool
+    modelFailed: str | None
+    runs: int
+    left: int
+    passed: int
+    failed: int
+    passK: float
+    results: Sequence[SimulatedRun]
+    recordingYaml: str | None
+
+
 _TRY, _REPLAY = TypeAdapter(TryTurnArguments), TypeAdapter(ReplayVersionArguments)
+_SIMULATE = TypeAdapter(SimulateVersionArguments)
 
 
 class PlayingTools:
-    def __init__(self, tries: Tries, replays: Replays, designing: Designing) -> None:
+    def __init__(
+        self, tries: Tries, simulations: Simulations, replays: Replays, designing: Designing
+    ) -> None:
         self._tries = tries
+        self._simulations = simulations
         self._replays = replays
         self._designing = designing
 
@@ -130,6 +173,13 @@ class PlayingTools:
                 "(`text`), ask for a task as an agent (`changeTask`), write values as a tool (`memory`), "
                 "`hangup`, come back (`newContact`), end a transfer (`humanTask`), or `wait`.",
                 (TryTurnArguments, TriedTurn, self.try_turn),
+            ),
+            reading_tool(
+                "simulate_version",
+                "Let a persona (a goal, a mood, knowledge, what it `expect`s at the end) talk to a version "
+                "or a document in memory, by the service's model or as `recordingYaml` has it. The chart "
+                "decides whether a run passed; a failed one shows why, where it ended, and its last turns.",
+                (SimulateVersionArguments, SimulatedVersion, self.simulate_version),
             ),
             reading_tool(
                 "replay_version",
@@ -154,6 +204,31 @@ class PlayingTools:
             told = _told(await gone_on(self._tries, (principal.tenant_id, given.flow_id, try_id), given))
         turn = _turn(told)
         return ToolReply(turn, "\n".join(_lines(turn)))
+
+    async def simulate_version(self, call: ToolCall) -> ToolReply:
+        """Raises what `Simulations.simulate` raises, with JSON pointers into the arguments."""
+        given, principal = call.parse(_SIMULATE), call.principal
+        told = await self._simulations.simulate(
+            principal.tenant_id, given.flow_id, given.order(), author=principal.name
+        )
+        simulated = SimulatedVersion(
+            versionId=told["versionId"],
+            byModel=told["byModel"],
+            modelFailed=told["modelFailed"],
+            runs=told["runs"],
+            left=told["left"],
+            passed=told["passed"],
+            failed=told["failed"],
+            passK=told["passK"],
+            results=[_run(each) for each in told["results"]],
+            recordingYaml=told["recordingYaml"] if given.record else None,
+        )
+        counts = f"{told['passed']} passed, {told['failed']} failed, pass^{told['runs']} {told['passK']:g}"
+        failures = [
+            f"run {each['run']}: {failure}" for each in told["results"] for failure in each["failures"]
+        ]
+        unplayed = [f"the model failed: {told['modelFailed']}"] if told["modelFailed"] else []
+        return ToolReply(simulated, "\n".join((counts, *failures, *unplayed)))
 
     async def replay_version(self, call: ToolCall) -> ToolReply:
         given, tenant_id = call.parse(_REPLAY), call.principal.tenant_id
@@ -182,6 +257,20 @@ class PlayingTools:
 
 def _told(reply: FinalReply) -> TryReply:
     return orjson.loads(reply.body)
+
+
+def _run(told: RunTold) -> SimulatedRun:
+    task = told["task"]
+    return SimulatedRun(
+        run=told["run"],
+        passed=told["passed"],
+        turns=told["turns"],
+        failures=told["failures"],
+        opinion=told["opinion"],
+        task=None if task is None else task["name"],
+        pointer=None if task is None else task["pointer"],
+        conversation=[] if told["passed"] else told["conversation"][-TURNS_SHOWN:],
+    )
 
 
 def _turn(told: TryReply) -> TriedTurn:

@@ -291,11 +291,12 @@ def assemble(
     watching, streams = _watching(settings, dependencies, transactor, journal, recordings)
     replays = Replays(designing, recordings, transactor.platform)
     tries = _tries(settings, dependencies, shared, designing, versions, rollouts)
-    designs, plays = DesignTools(designing, _played), PlayingTools(tries, replays, designing)
+    simulations = _simulations(dependencies, designing)
+    designs, plays = DesignTools(designing, _played), PlayingTools(tries, simulations, replays, designing)
     rows = [tool for each in (ConversationTools(*agents), designs, plays) for tool in each.tools()]
     mcp = McpServer(rows, metrics, version=version("flow-engine"))
     previews = Previews(designing, History(transactor, journal, memory.listing), transactor)
-    trying, simulating = TryRoutes(tries, designing, _played, previews), _simulating(dependencies, designing)
+    trying, simulating = TryRoutes(tries, designing, _played, previews), SimulationRoutes(simulations)
     tags = TagRoutes(designing.flows, rollouts)
     chat = ChatWatch(records_of(database, "chat_decisions"), records_of(database, "agent_runs"))
     programs = ProgramRoutes(voice_source(settings), chat)
@@ -339,13 +340,13 @@ def _tries(
     return Tries(parts, dependencies.try_limits)
 
 
-def _simulating(dependencies: ServiceDependencies, designing: Designing) -> SimulationRoutes:
+def _simulations(dependencies: ServiceDependencies, designing: Designing) -> Simulations:
     """Not observed either."""
     parts = SimulationParts(
         *(designing, _installed, play_in_text, _called),
         *(dependencies.model, dependencies.memory.tries, dependencies.clock),
     )
-    return SimulationRoutes(Simulations(parts, dependencies.simulation_limits))
+    return Simulations(parts, dependencies.simulation_limits)
 
 
 def _watching(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ DESIGN_TOOLS = [
     "diff_versions",
     "publish_version",
     "try_turn",
+    "simulate_version",
     "replay_version",
 ]
 KEYS = {
@@ -67,6 +69,8 @@ def flow_test(*steps: str) -> str:
 
 PASSES = flow_test("expect: {task: welcome}", "change_task: order", "expect: {task: order}")
 FAILS = flow_test("change_task: order", "expect: {task: welcome}")
+MAX = {"name": "Max", "goal": "Order.", "mood": "calm", "language": "en-US", "expect": {"task": "order"}}
+MAX_ORDERS = "runs: [{turns: [{user: 'Tea, please.', agent: [{change_task: order}, {say: Sure.}]}]}]"
 
 
 class Session:
@@ -143,6 +147,7 @@ async def test_another_tenants_flow_looks_like_one_that_never_was() -> None:  # 
             ("diff_versions", {**version, "otherVersionId": draft["versionId"]}),
             ("publish_version", {**version, "tag": "prod"}),
             ("try_turn", version),
+            ("simulate_version", {**version, "persona": MAX, "recordingYaml": MAX_ORDERS}),
             ("replay_version", {**version, "from": "latest"}),
         ):
             refused = await Session(other).problem(tool, **arguments)
@@ -153,7 +158,7 @@ async def test_another_tenants_flow_looks_like_one_that_never_was() -> None:  # 
 
 
 async def designed(session: Session) -> tuple[str, str]:
-    """From an empty flow to a published one, by 14 calls; the flow's id and that of the version."""
+    """From an empty flow to a published one, by 15 calls; the flow's id and that of the version."""
     flow_id = (await session.reply("create_flow", name="Shop", campaignId="autumn"))["flowId"]
     assert (await session.reply("list_flows"))["flows"] == [
         {"flowId": flow_id, "name": "Shop", "campaignId": "autumn", "tags": {}, "versions": 0}
@@ -189,6 +194,10 @@ async def designed(session: Session) -> tuple[str, str]:
     assert passed["scenarios"] == [{"name": "from welcome to an order", "passed": True, "failure": None}]
     assert passed["coverage"]["transitions"]["leftOut"] == ["order → welcome"]
 
+    shop = {"flowId": flow_id, "versionId": first, "recordingYaml": MAX_ORDERS}
+    simulated = await session.reply("simulate_version", **shop, persona=MAX, runs=2)
+    assert (simulated["passed"], simulated["failed"], simulated["passK"]) == (2, 0, 1)
+
     changed = two_tasks(globalPrompt="Sell tea.")
     second = (await session.reply("save_draft", flowId=flow_id, document=changed))["versionId"]
     compared = {"flowId": flow_id, "versionId": first, "otherVersionId": second}
@@ -212,6 +221,61 @@ async def test_a_session_leads_from_an_empty_flow_to_a_published_one_with_its_te
         flow_id, _ = await designed(Session(client))
         started = await scene.started(conversationalFlowVersionId=..., flowId=flow_id, tag="prod")
         assert started["taskName"] == "welcome"
+
+
+async def test_what_simulated_users_come_to_is_short_and_points_at_tasks() -> (
+    None
+):  # console: simulated users
+    wants = {**MAX, "expect": {"task": "welcome"}}
+    long = "runs:\n  - turns:\n" + "      - {user: Hello., agent: [{say: Hello.}]}\n" * 8
+    long += "      - {user: 'Tea, please.', agent: [{change_task: order}]}\n"
+    async with open_scene() as scene, connected(scene.app) as client:
+        session = Session(client)
+        flow_id, _ = await designed(session)
+        told = {"flowId": flow_id, "document": two_tasks(), "recordingYaml": long}
+        failed = await session.result("simulate_version", **told, persona=wants)
+        assert text_of(failed).splitlines() == [
+            "0 passed, 1 failed, pass^1 0",
+            "run 1: at the end, task: expected 'welcome', found 'order'",
+        ]
+        reply: Any = failed.structured_content
+        [run] = reply["results"]
+        assert (run["task"], run["pointer"], run["turns"]) == ("order", "/tasks/1", 9)
+        assert len(run["conversation"]) == 6
+        assert run["conversation"][-1] == {"user": "Tea, please.", "agent": [{"change_task": "order"}]}
+        assert reply["recordingYaml"] is None
+
+        passed = await session.reply("simulate_version", **told, persona=MAX, record=True)
+        assert passed["results"][0]["conversation"] == []
+        again = {**told, "recordingYaml": passed["recordingYaml"]}
+        assert (await session.reply("simulate_version", **again, persona=MAX))["passK"] == 1
+        assert (await session.reply("list_flows"))["flows"][0]["versions"] == 3  # nothing was saved
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "pointers"),
+    [
+        ({"persona": MAX}, "model_not_configured", []),
+        ({"recordingYaml": MAX_ORDERS}, "arguments_invalid", [""]),
+        ({"persona": MAX, "recordingYaml": "runs: 1"}, "recording_invalid", ["/recordingYaml/runs"]),
+        (
+            {"persona": {**MAX, "expect": {"task": "nowhere"}}, "recordingYaml": MAX_ORDERS},
+            "persona_invalid",
+            ["/persona/expect"],
+        ),
+        ({"persona": MAX, "runs": 21, "record": "yes"}, "arguments_invalid", ["/runs", "/record"]),
+    ],
+)
+async def test_a_simulation_over_mcp_says_what_is_wrong_and_where(
+    sent: Mapping[str, object], code: str, pointers: Sequence[str]
+) -> None:  # F35
+    async with open_scene() as scene, connected(scene.app) as client:
+        session = Session(client)
+        flow_id = (await session.reply("create_flow", name="Shop", campaignId="c"))["flowId"]
+        told = {"flowId": flow_id, "document": two_tasks(), **sent}
+        problem = await session.problem("simulate_version", **told)
+        assert problem["code"] == code
+        assert [each["pointer"] for each in problem.get("errors", ())] == pointers
 
 
 async def test_what_replays_find_is_short_and_points_at_tasks() -> None:  # console: replay_version
