@@ -139,7 +139,11 @@ class EngineContact:
 
     async def enter(self, text: str) -> FlowTask:
         with _translated():
-            await self._now()
+            try:
+                await self._now()
+            except replies.StateConflict as conflict:  # ended, by a later mail of the thread most often
+                log.info("contact_is_over", code=conflict.code)
+                return FlowTask("", is_quiet=True)
             await self._report("user", text[:MOST_TEXT_CHARS], f"{self._run.run_id}-mail")
             tagged = await self._engine.prompt(self.conversation_id, wait_ms=PROMPT_WAIT_MS)
             data = await self._now()
@@ -158,7 +162,7 @@ class EngineContact:
             return Tool(_spec(tool.declaration()), run)
 
         own += [of_server(tool) for tool in tools.tools]
-        return FlowTask(prompt, tuple(own), is_human=_is_a_persons(data))
+        return FlowTask(prompt, tuple(own), is_quiet=_is_a_persons(data))
 
     async def escalate(self, reason: str) -> Mapping[str, JsonValue]:
         with _translated():

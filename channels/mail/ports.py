@@ -95,11 +95,11 @@ class Allowance(Protocol):
 @dataclass(frozen=True, slots=True)
 class FlowTask:
     """What the flow has the agent do: `prompt` goes below the profile's own, `tools` beside the profile's.
-    With a person at work (`is_human`) the agent says nothing."""
+    With a person at work, or a contact that is over (`is_quiet`), the agent says nothing."""
 
     prompt: str
     tools: tuple[Tool, ...] = ()
-    is_human: bool = False
+    is_quiet: bool = False
 
 
 class FlowContact(Protocol):

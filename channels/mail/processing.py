@@ -178,7 +178,7 @@ class _Work:
         flow = self._parts.flow
         task = ports.FlowTask("") if flow is None else await flow.enter(read)
         conversation_id = None if flow is None else flow.conversation_id
-        if task.is_human:
+        if task.is_quiet:
             return ports.RunOutcome("completed", self._progress, conversation_id=conversation_id)
         result = await self._looped(profile, read, task)
         said = (turn.content for turn in reversed(self._progress.turns) if turn.role == "assistant")

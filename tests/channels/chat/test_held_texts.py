@@ -22,6 +22,7 @@ from flow_engine.ports.models import ToolCall
 from memory.chat_in_process import InProcessChat
 from tests.channels.chat.harness import Chat, Client, running_chat
 from tests.channels.chat.test_replicas import Clock
+from tests.channels.engine_client.gate import Moment, gate_to
 from tests.flow_engine.documents.samples import aio_task, hum_task, minimal_version
 from tests.service_process import running_service
 
@@ -281,7 +282,68 @@ class Forgetful(InProcessChat):
         await super().done(ref, holder, state)
 
 
+class Reached:
+    """What a replica has of the store that it shares, until it is killed."""
+
+    def __init__(self, store: InProcessChat) -> None:
+        self._store = store
+        self.is_killed = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.is_killed:
+            raise RetryLater("memory_unavailable", "away")
+        return getattr(self._store, name)
+
+
 class TestOnce:
+    @pytest.mark.parametrize(
+        ("moment", "outcome"),
+        [
+            ("before", "approved"),
+            pytest.param("before", "rejected", marks=pytest.mark.long),
+            pytest.param("after", "approved", marks=pytest.mark.long),
+            ("after", "rejected"),
+        ],
+    )
+    async def test_a_replica_killed_between_keeping_a_text_and_the_engines_answer_loses_and_doubles_nothing(
+        self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str, moment: Moment, outcome: str
+    ) -> None:
+        clock = Clock()
+        store = InProcessChat(monotonic=clock)
+        mortal: Any = Reached(store)
+        async with AsyncExitStack() as stack:
+            other = await stack.enter_async_context(
+                running_chat(tmp_path, [Says(BETTER)], shared=(store, store), engine_url=engine_url)
+            )
+            await other.add(await agent_of(engine))
+            gate = await stack.enter_async_context(gate_to(engine_url, b"/v1/handle-human-task", moment))
+            dying = AsyncExitStack()
+            one = await dying.enter_async_context(
+                running_chat(tmp_path, [Says(DRAFT)], shared=(mortal, mortal), engine_url=gate.url)
+            )
+            async with one.client() as client:
+                await client.send(type="message", id="m-1", content=QUESTION)
+                await asyncio.wait_for(gate.reached.wait(), 30)
+                mortal.is_killed = True
+            await dying.aclose()
+            clock.ahead += LEASE_S
+            async with other.client(session=client.session, after=0) as back:
+                await back.until(is_held)
+                assert back.of("m-1", "dialogue") == []
+                await decide(other, back, outcome)
+                if outcome == "rejected":
+                    await back.until(is_held)
+                    await decide(other, back, "approved")
+                await back.final("m-1")
+                sent = BETTER if outcome == "rejected" else DRAFT
+                assert back.text("m-1") == sent
+                assert await bot_said(engine, back) == [sent]
+                asked = await rows(engine, back, "handle-human-task")
+                texts = [each["text"] for each in asked if each["outcome"] == "waiting"]
+                assert texts == [DRAFT, BETTER][: 1 + (outcome == "rejected")]
+            assert len(one.model.requests) == 1
+            assert len(other.model.requests) == (outcome == "rejected")
+
     @pytest.mark.parametrize("decided", ["approved", "rejected", None])
     async def test_another_replica_goes_on_waiting_and_sends_it_once(
         self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str, decided: str | None

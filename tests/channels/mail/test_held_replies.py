@@ -3,7 +3,9 @@ are real."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ import httpx
 import pytest
 
 from adapters.models.scripted import CallsTools, Says, Step
+from channels.mail.runs import RunTables
+from flow_engine.errors import RetryLater
 from flow_engine.ports.models import LLMRequest, ToolCall
 from service.mail_serve import MailService
+from tests.channels.engine_client.gate import Moment, gate_to
 from tests.channels.mail.dovecot import Dovecot
 from tests.channels.mail.smtp_server import SmtpServer
 from tests.channels.mail.world import World, config, ended, environment, mail, until
@@ -208,3 +213,65 @@ async def test_a_person_who_takes_over_leaves_the_agent_nothing_to_send(
         page = (await engine.get(f"/v1/conversations/{run['conversation_id']}")).json()
         assert page["status"] == "active", "the person has the contact"
     assert (smtp.sent, world.drafts()) == ([], [])
+
+
+async def statuses(service: MailService) -> list[str]:
+    """Of the runs, by the numbers of their mails."""
+    rows = sorted(await service.runs.rows("default"), key=lambda row: str(row["message_id"]))
+    return [str(row["status"]) for row in rows]
+
+
+async def test_a_later_mail_of_the_thread_takes_the_place_of_a_reply_that_waits(
+    world: World, smtp: SmtpServer, engine: httpx.AsyncClient
+) -> None:  # M11
+    async with world.serving(await agent(world, smtp, engine), replying) as service:
+        world.dovecot.deliver(world.user, mail())
+        first = await waiting(service)
+        world.dovecot.deliver(world.user, mail(2, headers=["References: <m1@example.com>"]))
+
+        async def only_the_second_waits() -> bool:
+            return await statuses(service) == ["completed", "waiting"]
+
+        await until(only_the_second_waits)
+        second = next(row for row in await service.runs.rows("default") if row["id"] != first["id"])
+        await decide(engine, second, "approved")
+
+        async def both_ended() -> bool:
+            return await statuses(service) == ["completed", "completed"]
+
+        await until(both_ended)
+    assert len(smtp.sent) == 1
+
+
+class Away:
+    """The store of a process that is gone: nothing of it arrives any more."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RetryLater("flow_store_unavailable", "away")
+
+
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.long), "after"])
+async def test_a_process_killed_between_keeping_a_reply_and_the_engines_answer_loses_and_doubles_nothing(
+    world: World, smtp: SmtpServer, engine: httpx.AsyncClient, moment: Moment
+) -> None:  # M11
+    path = await agent(world, smtp, engine)
+    config_then, engine_url = path.read_text(), str(engine.base_url)
+    async with AsyncExitStack() as way:
+        gate = await way.enter_async_context(gate_to(engine_url, b"/v1/handle-human-task", moment))
+        path.write_text(config_then.replace(engine_url, gate.url))
+        async with world.serving(path, replying) as service:
+            world.dovecot.deliver(world.user, mail())
+            await asyncio.wait_for(gate.reached.wait(), 30)
+            away: Any = Away()
+            service.runs.tables = RunTables(away, away, away)
+            await way.aclose()
+    path.write_text(config_then)
+    async with world.serving(path, replying) as service:
+        run = await waiting(service)
+        assert (smtp.sent, world.drafts()) == ([], [])
+        assert await asked(engine, run) == [("waiting", DRAFT)]
+        await decide(engine, run, "approved")
+        row = await completed(service)
+        assert [line["result"]["status"] for line in row["tool_calls_log"]] == ["sent"]
+    (sent,) = world.sent()
+    assert (DRAFT in sent.text, len(smtp.sent)) == (True, 1)
