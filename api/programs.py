@@ -86,6 +86,33 @@ class VoiceFigures(TypedDict):
     p95Ms: float | None
 
 
+class _Call(_Status):
+    call_id: str
+    started_at: str
+    seconds: float | None
+    reason: str | None
+    barge_ins: int
+    turns: int
+    turns_ms: Sequence[int]
+
+
+class _Calls(_Status):
+    calls: Sequence[_Call]
+
+
+class VoiceCallRow(TypedDict):
+    """`seconds` and `reason` are null while the call goes on. `turnsMs`: of each turn of the caller, the last
+    100, the milliseconds from its end to the first audio of the answer; `turns` counts all."""
+
+    callId: str
+    startedAt: str
+    seconds: float | None
+    reason: str | None
+    bargeIns: int
+    turns: int
+    turnsMs: Sequence[int]
+
+
 class BridgeRow(TypedDict):
     state: str
     restarts: int
@@ -93,7 +120,8 @@ class BridgeRow(TypedDict):
 
 
 class VoiceAgentRow(TypedDict):
-    """`figures` is null for an agent that does not answer."""
+    """`figures` is null for an agent that does not answer. `calls` are those that go on and the last 50 that
+    have ended since its process started, the latest first."""
 
     id: str
     name: str
@@ -105,6 +133,7 @@ class VoiceAgentRow(TypedDict):
     liveCalls: int | None
     bridge: BridgeRow | None
     figures: VoiceFigures | None
+    calls: Sequence[VoiceCallRow]
 
 
 class ProblemRow(TypedDict):
@@ -138,13 +167,20 @@ class VoiceReply(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
+class Scraped:
+    """What an agent tells: its metrics in Prometheus's text format, and JSON of its calls, empty without."""
+
+    metrics: str
+    calls: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class VoiceSource:
     """Where a manager of this machine is looked for. `status` gives its status, or why there is none;
-    `scrape` the metrics of the agents on these ports, as Prometheus's text, None for one that does not
-    answer. Neither raises."""
+    `scrape` what the agents on these ports tell, None for one that does not answer. Neither raises."""
 
     status: Callable[[], Awaitable[ManagerStatus | str]]
-    scrape: Callable[[Sequence[int]], Awaitable[Sequence[str | None]]]
+    scrape: Callable[[Sequence[int]], Awaitable[Sequence[Scraped | None]]]
 
 
 class ProgramRoutes:
@@ -166,7 +202,7 @@ class ProgramRoutes:
                 refreshedAt=status.refreshed.at,
                 refreshError=status.refreshed.error,
             ),
-            agents=[_agent(agent, text) for agent, text in zip(status.agents, scraped, strict=True)],
+            agents=[_agent(agent, told) for agent, told in zip(status.agents, scraped, strict=True)],
             notAccepted=[
                 NotAcceptedRow(
                     id=each.id,
@@ -207,11 +243,12 @@ class ProgramRoutes:
         ]
 
 
-def _agent(agent: Agent, scraped: str | None) -> VoiceAgentRow:
-    bridge, figures = agent.bridge, None
+def _agent(agent: Agent, scraped: Scraped | None) -> VoiceAgentRow:
+    bridge, figures, calls = agent.bridge, None, _Calls(calls=())
     if scraped is not None:
         with suppress(ValueError):  # what is no agent of this product
-            figures = voice_figures(scraped)
+            figures = voice_figures(scraped.metrics)
+            calls = _Calls.model_validate_json(scraped.calls)
     return VoiceAgentRow(
         id=agent.id,
         name=agent.name,
@@ -225,6 +262,18 @@ def _agent(agent: Agent, scraped: str | None) -> VoiceAgentRow:
         if bridge is None
         else BridgeRow(state=bridge.state, restarts=bridge.restarts, crashLoop=bridge.crash_loop),
         figures=figures,
+        calls=[
+            VoiceCallRow(
+                callId=call.call_id,
+                startedAt=call.started_at,
+                seconds=call.seconds,
+                reason=call.reason,
+                bargeIns=call.barge_ins,
+                turns=call.turns,
+                turnsMs=call.turns_ms,
+            )
+            for call in calls.calls
+        ],
     )
 
 

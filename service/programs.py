@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
-from api.programs import ManagerStatus, VoiceSource
+from api.programs import ManagerStatus, Scraped, VoiceSource
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused
 from service.settings import Settings
 
@@ -62,20 +62,24 @@ def _runs(directory: Path) -> bool:
     return True
 
 
-async def scraped(ports: Sequence[int]) -> Sequence[str | None]:
-    """The metrics of the agents on these ports of this machine, within `SCRAPE_WITHIN_S` seconds each; None
+async def scraped(ports: Sequence[int]) -> Sequence[Scraped | None]:
+    """What the agents on these ports of this machine tell, within `SCRAPE_WITHIN_S` seconds a request; None
     for one that does not answer. Never raises."""
     client, room = GuardedClient(AllowList.parse("127.0.0.1")), asyncio.Semaphore(AGENTS_AT_ONCE)
 
-    async def one(port: int) -> str | None:
+    async def told(port: int, what: str) -> bytes | None:
+        try:
+            reply = await client.request("GET", f"http://127.0.0.1:{port}/{what}", timeout_s=SCRAPE_WITHIN_S)
+        except (OutboundFailed, OutboundRefused):
+            return None
+        return reply.body if reply.status == 200 else None
+
+    async def one(port: int) -> Scraped | None:
         async with room:
-            try:
-                reply = await client.request(
-                    "GET", f"http://127.0.0.1:{port}/metrics", timeout_s=SCRAPE_WITHIN_S
-                )
-            except (OutboundFailed, OutboundRefused):
+            metrics = await told(port, "metrics")
+            if metrics is None:
                 return None
-        return reply.body.decode(errors="replace") if reply.status == 200 else None
+            return Scraped(metrics.decode(errors="replace"), await told(port, "calls") or b"")
 
     try:
         return await asyncio.gather(*map(one, ports))

@@ -1,9 +1,14 @@
-"""Prometheus metrics of the voice agent. Labels are reasons and outcomes, never ids or numbers; histograms
-are in seconds."""
+"""Prometheus metrics of the voice agent, and figures of single calls. Labels are reasons and outcomes, never
+ids or numbers; histograms are in seconds."""
 
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from typing_extensions import TypedDict
 
 from channels.voice.call.ports import EndReason
 from channels.voice.call.state import Counts
@@ -12,7 +17,32 @@ RefusedBecause = Literal["busy", "draining", "not_allowed"]
 
 _CALL_BUCKETS_S = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
 _TOOL_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120)
+MOST_CALLS, MOST_TURNS = 50, 100
+"""Ended calls of an agent, and turns of each, the last ones, whose figures are told one by one."""
+
 _RESPONSE_BUCKETS_S = (0.2, 0.4, 0.6, 0.8, 1, 1.5, 2, 3, 5, 10)
+
+
+class CallFigures(TypedDict):
+    """`seconds` and `reason` are null while the call goes on. `turnsMs` are milliseconds from the end of each
+    turn of the caller to the first audio of its answer, of the last `MOST_TURNS`; `turns` counts all."""
+
+    callId: str
+    startedAt: str
+    seconds: float | None
+    reason: EndReason | None
+    bargeIns: int
+    turns: int
+    turnsMs: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountedCall:
+    """`began_at` has its zone; `counts` go on to be counted while the call goes on."""
+
+    call_id: str
+    began_at: datetime
+    counts: Counts
 
 
 class Counting:
@@ -20,6 +50,8 @@ class Counting:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
+        self._going_on: dict[CountedCall, None] = {}
+        self._last: deque[CallFigures] = deque(maxlen=MOST_CALLS)
         self._active = Gauge(
             "flow_engine_voice_calls_active",
             "Calls that are going on, until everything that belongs to their end is done.",
@@ -67,11 +99,19 @@ class Counting:
             _RESPONSE_BUCKETS_S,
         )
 
-    def call_began(self) -> None:
+    def call_began(self, call: CountedCall) -> None:
+        self._going_on[call] = None
         self._active.inc()
 
-    def call_ended(self, reason: EndReason, duration_s: float, counts: Counts) -> None:
+    def calls(self) -> Sequence[CallFigures]:
+        """Those that go on, then the last `MOST_CALLS` that have ended, each the latest first."""
+        return [*map(_figures, reversed(self._going_on)), *reversed(self._last)]
+
+    def call_ended(self, call: CountedCall, reason: EndReason, duration_s: float) -> None:
         """Once for every call that began. `duration_s` is in seconds."""
+        del self._going_on[call]
+        counts = call.counts
+        self._last.append({**_figures(call), "seconds": round(duration_s, 3), "reason": reason})
         self._active.dec()
         self._ended.labels(reason).inc()
         self._duration.observe(duration_s)
@@ -106,3 +146,16 @@ class Counting:
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
+
+
+def _figures(call: CountedCall) -> CallFigures:
+    answers = call.counts.response_seconds
+    return CallFigures(
+        callId=call.call_id,
+        startedAt=call.began_at.isoformat(),
+        seconds=None,
+        reason=None,
+        bargeIns=call.counts.interruptions,
+        turns=len(answers),
+        turnsMs=[round(seconds * 1000) for seconds in answers[-MOST_TURNS:]],
+    )

@@ -23,7 +23,7 @@ from channels.voice.call.events import FunctionCall, ModelError, StreamStarted
 from channels.voice.call.machine import Call
 from channels.voice.carriers.call_control import caller_number
 from channels.voice.carriers.carrier import CALL_ID_PARAMETER
-from channels.voice.metrics import Counting
+from channels.voice.metrics import CountedCall, Counting
 from channels.voice.model_connection import ConnectionState, ModelConnection
 from flow_engine.values import JsonValue
 
@@ -104,6 +104,7 @@ class CallRunner:
             max_duration_s=plan.max_duration_s,
             line_plays=line_plays,
         )
+        self._counted = CountedCall(self.caller.call_id, self.caller.started_at, self.call.counts)
         self._log = log.bind(agent_id=plan.agent_id, call_id=self.caller.call_id)
         answered = plan.open_call(self.caller, self.call)
         self._handler, self._lifecycle = answered.handler, answered.lifecycle
@@ -138,7 +139,7 @@ class CallRunner:
     async def run(self) -> None:
         """Until the call is over. Never raises but when cancelled, and even then the call is ended, within
         some seconds."""
-        self._plan.metrics.call_began()
+        self._plan.metrics.call_began(self._counted)
         self._log.info(
             "call_began",
             call_sid=self.caller.carrier_call_id,
@@ -339,7 +340,7 @@ class CallRunner:
             ends.append(self._end_lifecycle(ending, self._on_start))
         # Neither waits for the other: what the business hears must not be lost with an engine that is away.
         await asyncio.gather(*(self._tried(end, "end_not_told") for end in ends))
-        self._plan.metrics.call_ended(reason, duration_s, self.call.counts)
+        self._plan.metrics.call_ended(self._counted, reason, duration_s)
         self._log.info("call_ended", reason=reason, duration_s=round(duration_s, 3))
 
     async def _last_tools(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from channels.chat.accounts import AgentRun
 from channels.chat.decisions import Decision
 from channels.chat.router import Candidate
 from channels.voice.call.state import Counts
-from channels.voice.metrics import Counting
+from channels.voice.metrics import CountedCall, Counting
 from flow_engine.ports.chat import SessionRef
 from service.chat import accounts_of
 from service.observing import CHAT_COUNTED, CountingObserver
@@ -40,25 +41,27 @@ async def get(scene: Scene, path: str) -> Any:
     return reply.json()
 
 
-def counted() -> str:
-    """The metrics of an agent after two calls."""
-    counting = Counting()
-    counting.call_began()
-    counting.call_began()
-    counting.call_ended("caller_hung_up", 30.0, Counts(interruptions=2, response_seconds=[0.5, 0.7]))
+def counted() -> Mapping[str, str]:
+    """What an agent tells, by path, of two calls, of which one goes on."""
+    counting, began = Counting(), datetime(2026, 1, 15, 9, 30, tzinfo=UTC)
+    ended = CountedCall("a" * 32, began, Counts(interruptions=2, response_seconds=[0.5, 0.7]))
+    counting.call_began(ended)
+    counting.call_began(CountedCall("b" * 32, began, Counts(response_seconds=[1.25])))
+    counting.call_ended(ended, "caller_hung_up", 30.0)
     counting.call_refused("busy")
-    return generate_latest(counting.registry).decode()
+    metrics = generate_latest(counting.registry).decode()
+    return {"/metrics": metrics, "/calls": json.dumps({"calls": counting.calls()})}
 
 
 @contextmanager
-def an_agent(text: str) -> Iterator[int]:
-    """A server on loopback whose `/metrics` are that text; its port."""
+def an_agent(told: Mapping[str, str]) -> Iterator[int]:
+    """A server on loopback that answers these paths with these texts; its port."""
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/metrics" else 404)
+            self.send_response(200 if self.path in told else 404)
             self.end_headers()
-            self.wfile.write(text.encode())
+            self.wfile.write(told.get(self.path, "").encode())
 
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing on standard error."""
@@ -116,7 +119,12 @@ async def test_voice_agents_are_told_with_what_they_count(tmp_path: Path) -> Non
     assert (figures["callsRefused"], figures["bargeIns"], figures["turns"]) == ({"busy": 1}, 2, 2)
     assert figures["meanMs"] == 600
     assert 400 <= figures["p50Ms"] <= figures["p95Ms"] <= 800
-    assert away["figures"] is None, "one that does not answer"
+    ended = {"callId": "a" * 32, "seconds": 30.0, "reason": "caller_hung_up", "bargeIns": 2}
+    ended |= {"startedAt": "2026-01-15T09:30:00+00:00", "turns": 2, "turnsMs": [500, 700]}
+    going_on = {"callId": "b" * 32, "seconds": None, "reason": None, "bargeIns": 0}
+    going_on |= {"startedAt": "2026-01-15T09:30:00+00:00", "turns": 1, "turnsMs": [1250]}
+    assert answering["calls"] == [going_on, ended]
+    assert (away["figures"], away["calls"]) == (None, []), "one that does not answer"
     assert told["notAccepted"][0]["problems"][0]["code"] == "no_template"
 
 
@@ -138,10 +146,20 @@ async def test_where_no_manager_runs_it_is_told_what_is_missing(tmp_path: Path) 
 
 
 async def test_what_is_no_agent_of_this_product_has_no_figures(tmp_path: Path) -> None:
-    with an_agent("{ no metrics } at all ") as port:
+    with an_agent({"/metrics": "{ no metrics } at all "}) as port:
         async with open_scene(voice_directory=managed(tmp_path, status(port))) as scene:
             [agent] = (await get(scene, "voice"))["agents"]
-    assert agent["figures"] is None
+    assert (agent["figures"], agent["calls"]) == (None, [])
+
+
+@pytest.mark.parametrize("calls", [{}, {"/calls": "{"}, {"/calls": '{"calls": [{"callId": 1}]}'}])
+async def test_an_agent_that_does_not_tell_of_single_calls_has_its_figures(
+    tmp_path: Path, calls: dict[str, str]
+) -> None:
+    with an_agent({"/metrics": counted()["/metrics"], **calls}) as port:
+        async with open_scene(voice_directory=managed(tmp_path, status(port))) as scene:
+            [agent] = (await get(scene, "voice"))["agents"]
+    assert (agent["figures"]["turns"], agent["calls"]) == (2, [])
 
 
 def test_an_agent_without_a_call_has_no_latency() -> None:

@@ -62,10 +62,16 @@ def test_voice_agents_and_the_chat_are_watched(tmp_path: Path, width: str, schem
         console.is_accessible()
         managed(tmp_path / "voice", status(port))
         page.reload()
-        row = page.get_by_role("row").filter(has_text="Da Gino")
+        row = page.get_by_role("table").first.get_by_role("row").filter(has_text="Da Gino")
         expect(row).to_contain_text("running")
         expect(row.get_by_role("cell").nth(6)).to_have_text("2")  # barge-ins
         expect(row.get_by_role("cell").nth(7)).to_have_text("600 ms")  # the mean answer
+        calls = page.get_by_role("table").nth(1).get_by_role("row")  # console: operations
+        expect(calls).to_have_count(3)
+        expect(calls.filter(has_text="goes on").get_by_role("cell").nth(5)).to_have_text("1.3 s")
+        ended = calls.filter(has_text="caller_hung_up").get_by_role("cell")
+        expect(ended.nth(4)).to_have_text("2")
+        expect(ended.nth(5)).to_have_text("500 ms · 700 ms")
         expect(page.get_by_role("region", name="Not accepted")).to_contain_text("r-9")
         console.is_accessible()
         within_its_width(page)

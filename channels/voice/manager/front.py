@@ -5,7 +5,7 @@
    after the head passes as it comes, so that a WebSocket does too. HTTP connections are closed after one
    exchange: the next request may be for another agent.
 2. What passes here is marked as forwarded (`X-Forwarded-For`), so that an agent takes nothing of it for a
-   request of this machine: neither `/drain` nor `/metrics` can be reached from outside.
+   request of this machine: none of `/drain`, `/metrics` and `/calls` can be reached from outside.
 3. A call offered at `/incoming-call` itself is redirected to the address of the agent whose `phoneNumber` it
    is for, by what the carrier's request says. Nothing is checked and nothing told beside that address: the
    carrier signs the request that follows, and the agent checks that.

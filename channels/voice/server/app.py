@@ -117,6 +117,7 @@ class _Routes:
             ("/sip", ["POST"], self.sip_webhook),
             ("/healthz", ["GET"], self.health),
             ("/metrics", ["GET"], self.metrics),
+            ("/calls", ["GET"], self.calls),
             ("/drain", ["POST"], self.drain),
             ("/reload", ["POST"], self.reload),
         )
@@ -184,6 +185,12 @@ class _Routes:
         if is_forwarded(http.request_info(request)):
             raise CorrectTheInput("not_local", "metrics are not shown through a proxy")
         return Response(generate_latest(self._counting.registry), media_type="text/plain; version=0.0.4")
+
+    async def calls(self, request: Request) -> Response:
+        """Figures of single calls, for the console of this machine."""
+        if not is_local(http.request_info(request)):
+            raise CorrectTheInput("not_local", "only this machine may look at single calls")
+        return http.json_response({"calls": self._counting.calls()})
 
     async def drain(self, request: Request) -> Response:
         if not is_local(http.request_info(request)):

@@ -72,6 +72,7 @@ export function VoiceAgents(): ReactNode {
           cells: [<Name key="n" agent={agent} />, ...rest(agent)],
         }))}
       />
+      <Calls agents={agents} />
       {notAccepted.map((each) => (
         <section key={each.id ?? ""} className="card stack" aria-label={say("notAccepted")}>
           <p>
@@ -112,6 +113,50 @@ export function VoiceAgents(): ReactNode {
       ms(figures.p95Ms),
     ];
   }
+}
+
+const CALLS_SHOWN = 100;
+
+/** How long each turn of the caller waited for its answer, call by call, the latest first. */
+function Calls({ agents }: { readonly agents: readonly Agent[] }): ReactNode {
+  const say = useText("operations");
+  const moment = useMoment();
+  const { language } = useSpeech();
+  const calls = agents
+    .flatMap((agent) => agent.calls.map((call) => ({ agent, call })))
+    .sort((one, other) => Date.parse(other.call.startedAt) - Date.parse(one.call.startedAt))
+    .slice(0, CALLS_SHOWN);
+  return (
+    <section className="stack" aria-label={say("calls")}>
+      <h2>{say("calls")}</h2>
+      <Table
+        label={say("calls")}
+        head={[say("when"), say("agent"), say("length"), say("end"), say("bargeIns"), say("answerByTurn")]}
+        empty={say("noVoiceCalls")}
+        rows={calls.map(({ agent, call }) => ({
+          key: `${agent.id} ${call.callId}`,
+          cells: [
+            moment(call.startedAt),
+            <span key="agent" title={call.callId}>
+              {agent.name}
+            </span>,
+            call.seconds === null ? "–" : durationOf(call.seconds * 1_000, language),
+            call.reason === null ? (
+              <Badge key="end" tone="good">
+                {say("goesOn")}
+              </Badge>
+            ) : (
+              <code key="end">{call.reason}</code>
+            ),
+            call.bargeIns.toLocaleString(language),
+            call.turnsMs.length === 0
+              ? "–"
+              : `${call.turns > call.turnsMs.length ? "… " : ""}${call.turnsMs.map((ms) => durationOf(ms, language)).join(" · ")}`,
+          ],
+        }))}
+      />
+    </section>
+  );
 }
 
 function Name({ agent }: { readonly agent: Agent }): ReactNode {

@@ -29,7 +29,7 @@ from channels.voice.call.ports import (
 )
 from channels.voice.call.state import Counts
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
-from channels.voice.metrics import Counting
+from channels.voice.metrics import CountedCall, Counting
 from channels.voice.runner import CallPlan
 from flow_engine.values import JsonValue
 
@@ -130,12 +130,14 @@ class Watcher(Counting):
         self.ended: list[EndReason] = []
         self.counts: list[Counts] = []
 
-    def call_began(self) -> None:
+    def call_began(self, call: CountedCall) -> None:
+        super().call_began(call)
         self.began += 1
+        self.counts.append(call.counts)
 
-    def call_ended(self, reason: EndReason, duration_s: float, counts: Counts) -> None:
+    def call_ended(self, call: CountedCall, reason: EndReason, duration_s: float) -> None:
+        super().call_ended(call, reason, duration_s)
         self.ended.append(reason)
-        self.counts.append(counts)
 
     def model_renewed(self) -> None:
         self.renewed += 1

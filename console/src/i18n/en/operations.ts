@@ -86,6 +86,12 @@ export const operations = {
   noAgents: "The manager has no agents.",
   listNotRead: "The list of agents cannot be read",
   notAccepted: "Not accepted",
+  calls: "Calls",
+  length: "Length",
+  end: "End",
+  goesOn: "goes on",
+  answerByTurn: "Answer, turn by turn",
+  noVoiceCalls: "No call since the agents started.",
   voiceNote:
     "Counted since each agent started; answers from the end of the caller's turn to the first sound. The manager's state is of {when}.",
   noChat: "The chat has decided nothing yet",

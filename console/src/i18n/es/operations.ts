@@ -89,6 +89,12 @@ export const operations: Translation<typeof english> = {
   noAgents: "El gestor no tiene agentes.",
   listNotRead: "No se puede leer la lista de agentes",
   notAccepted: "No aceptado",
+  calls: "Llamadas",
+  length: "Duración",
+  end: "Fin",
+  goesOn: "en curso",
+  answerByTurn: "Respuesta, turno a turno",
+  noVoiceCalls: "Ninguna llamada desde que arrancaron los agentes.",
   voiceNote:
     "Contado desde el inicio de cada agente; las respuestas, desde el final del turno de quien llama hasta el primer sonido. El estado del gestor es de {when}.",
   noChat: "El chat aún no ha decidido nada",

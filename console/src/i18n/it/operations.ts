@@ -89,6 +89,12 @@ export const operations: Translation<typeof english> = {
   noAgents: "Il gestore non ha agenti.",
   listNotRead: "L'elenco degli agenti non può essere letto",
   notAccepted: "Non accettato",
+  calls: "Chiamate",
+  length: "Durata",
+  end: "Fine",
+  goesOn: "in corso",
+  answerByTurn: "Risposta, turno per turno",
+  noVoiceCalls: "Nessuna chiamata da quando gli agenti sono partiti.",
   voiceNote:
     "Contati dall'avvio di ogni agente; le risposte, dalla fine del turno di chi chiama al primo suono. Lo stato del gestore è di {when}.",
   noChat: "La chat non ha ancora deciso nulla",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import xml.etree.ElementTree as ET
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,7 +19,7 @@ from adapters.http_door import Door, DoorLimits
 from adapters.outbound.fake import ScriptedOutbound
 from channels.voice.call.state import Counts
 from channels.voice.carriers.twilio.carrier import HEADER, signature
-from channels.voice.metrics import Counting
+from channels.voice.metrics import CountedCall, Counting
 from channels.voice.server import http as http_module
 from channels.voice.server.app import voice_app
 from tests.channels.voice.server.front_desk import (
@@ -188,12 +189,36 @@ class TestDraining:
             assert (await desk.http.get("/healthz")).json()["draining"] is False
 
 
+async def test_single_calls_are_told_to_this_machine_alone() -> None:  # V14, console: operations
+    async with open_desk(trusted_proxies="127.0.0.1") as desk:
+        began = datetime(2026, 1, 15, 9, 31, tzinfo=UTC)
+        counts = [Counts(interruptions=n, response_seconds=[0.5] * 150 + [n / 10]) for n in range(60)]
+        calls = [CountedCall(f"call-{n}", began, each) for n, each in enumerate(counts)]
+        for call in calls:
+            desk.counting.call_began(call)
+        for number, call in enumerate(calls[:55]):
+            desk.counting.call_ended(call, "caller_hung_up", float(number))
+        counts[59].response_seconds.append(1.25)  # it goes on
+        told = (await desk.http.get("/calls")).json()["calls"]
+        assert [each["callId"] for each in told] == [
+            f"call-{n}" for n in (*range(59, 54, -1), *range(54, 4, -1))
+        ], "those that go on, and the last 50 that have ended"
+        assert (told[0]["seconds"], told[0]["reason"], told[0]["turns"]) == (None, None, 152)
+        assert (told[0]["turnsMs"][-2:], len(told[0]["turnsMs"])) == ([5900, 1250], 100)
+        assert (told[5]["seconds"], told[5]["reason"], told[5]["bargeIns"]) == (54.0, "caller_hung_up", 54)
+        assert told[5]["startedAt"] == "2026-01-15T09:31:00+00:00"
+        for headers in ({"x-forwarded-for": "127.0.0.1"}, {"host": "voice.example"}, {"origin": "null"}):
+            check_problem(await desk.http.get("/calls", headers=headers), 403, "not_local")
+
+
 async def test_metrics_can_be_read_and_carry_help_texts() -> None:  # V14
     async with open_desk() as desk:
-        desk.counting.call_began()
-        desk.counting.call_began()
         counts = Counts(interruptions=2, unheard=3, tools_answered=1, tool_seconds=[0.3], tokens_out=50)
-        desk.counting.call_ended("caller_hung_up", 65.0, counts)
+        began = datetime(2026, 1, 15, 9, 31, tzinfo=UTC)
+        calls = CountedCall("call-1", began, counts), CountedCall("call-2", began, Counts())
+        for call in calls:
+            desk.counting.call_began(call)
+        desk.counting.call_ended(calls[0], "caller_hung_up", 65.0)
         desk.counting.model_renewed()
         reply = await desk.http.get("/metrics")
         families = {family.name: family for family in text_string_to_metric_families(reply.text)}
