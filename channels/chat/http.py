@@ -1,6 +1,5 @@
 """The way in by HTTP: key and scope, a bounded body, and every error as a problem document (RFC 9457)."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -9,10 +8,11 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from channels.http_requests import Principal, whole_body
 from flow_engine import errors
 from flow_engine.ports.telemetry import Observer, Tracing
 from flow_engine.values import JsonValue, whole_number_in
@@ -44,15 +44,6 @@ _STATUS_OF_CODE: Mapping[str, int] = {
     "too_large": 413,
     "model_failed": 503,
 }
-
-
-class Principal(Protocol):
-    """Who calls. `name` is the key's, or `local`; a key of scope `admin` may do everything."""
-
-    @property
-    def tenant_id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
 
 
 class Doorkeeper(Protocol):
@@ -143,7 +134,9 @@ def _guarded(
     async def answered(request: Request) -> Response:
         try:
             principal = doorkeeper.admit(request, endpoint.scopes)
-            body = await _body(request) if endpoint.method in {"POST", "PUT", "PATCH"} else b""
+            body = b""
+            if endpoint.method in {"POST", "PUT", "PATCH"}:
+                body = await whole_body(request, most_bytes=MAX_BODY_BYTES, within_s=BODY_WITHIN_S)
             response = await endpoint.handler(Call(request, principal, body))
         except errors.FlowEngineError as error:
             response = problem_of(error)
@@ -152,24 +145,6 @@ def _guarded(
         return response
 
     return handle
-
-
-async def _body(request: Request) -> bytes:
-    """Raises CorrectTheInput `too_large` as soon as the body is, `too_slow`, `json_invalid`."""
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_WITHIN_S):
-            async for part in request.stream():
-                size += len(part)
-                if size > MAX_BODY_BYTES:
-                    raise errors.CorrectTheInput("too_large", f"a body has at most {MAX_BODY_BYTES} bytes")
-                parts.append(part)
-    except TimeoutError:
-        raise errors.CorrectTheInput("too_slow", f"a body comes within {BODY_WITHIN_S:g} s") from None
-    except ClientDisconnect:
-        raise _invalid("the body ended before it was whole") from None
-    return b"".join(parts)
 
 
 def json_response(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

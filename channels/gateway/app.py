@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Send
@@ -27,21 +27,13 @@ from channels.gateway import accounts, database, upstreams
 from channels.gateway.answering import Answering, Origin, Served
 from channels.gateway.routing import Routing
 from channels.gateway.wire import DONE_FRAME, FINISHED, ApiError, error_frame, frame, read_request, written
+from channels.http_requests import Principal, whole_body
 from flow_engine.errors import CorrectTheInput
 
 MOST_BODY_BYTES: Final = 32 * 1024 * 1024
 BODY_WITHIN_S: Final = 60.0
 
 Scope = Literal["gateway", "workspace"]
-
-
-class Principal(Protocol):
-    """Who calls: `name` is the key's, or `local`."""
-
-    @property
-    def tenant_id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
 
 
 class Doorkeeper(Protocol):
@@ -52,6 +44,7 @@ class Doorkeeper(Protocol):
 
 
 _REFUSED: Final = {"key_missing": 401, "key_unknown": 401}
+_BODY_REFUSED: Final = {"too_large": 413, "too_slow": 408, "json_invalid": 400}
 
 
 def admitted(doorkeeper: Doorkeeper, request: Request, scope: Scope) -> Principal:
@@ -68,20 +61,10 @@ def admitted(doorkeeper: Doorkeeper, request: Request, scope: Scope) -> Principa
 async def read_body(request: Request) -> bytes:
     """Raises ApiError: 413 for more than 32 MiB, 408 for a body that is not whole within a minute, 400 for
     one that ends early."""
-    parts: list[bytes] = []
-    size = 0
     try:
-        async with asyncio.timeout(BODY_WITHIN_S):
-            async for part in request.stream():
-                size += len(part)
-                if size > MOST_BODY_BYTES:
-                    raise ApiError(413, f"a body has at most {MOST_BODY_BYTES} bytes", code="too_large")
-                parts.append(part)
-    except TimeoutError:
-        raise ApiError(408, f"a body comes within {BODY_WITHIN_S:g} s", code="too_slow") from None
-    except ClientDisconnect:
-        raise ApiError(400, "the body ended before it was whole") from None
-    return b"".join(parts)
+        return await whole_body(request, most_bytes=MOST_BODY_BYTES, within_s=BODY_WITHIN_S)
+    except CorrectTheInput as refused:
+        raise ApiError(_BODY_REFUSED[refused.code], refused.detail, code=refused.code) from None
 
 
 def error_response(error: ApiError) -> Response:

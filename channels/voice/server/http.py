@@ -1,16 +1,15 @@
 """Requests as they come in, and refusals as they go out, with every status in one table (RFC 9457)."""
 
-import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Literal, cast
 
 import orjson
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
+from channels.http_requests import whole_body
 from channels.voice.server.public_address import RequestInfo
-from flow_engine.errors import CorrectTheInput
 
 MEDIA_TYPE = "application/problem+json"
 MAX_BODY_BYTES = 64 * 1024
@@ -73,18 +72,5 @@ def request_info(request: Request) -> RequestInfo:
 
 async def read_body(request: Request) -> bytes:
     """At most 64 KiB within 10 s. Raises CorrectTheInput `too_large` as soon as the body is, `too_slow`,
-    `form_invalid`."""
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_WITHIN_S):
-            async for part in request.stream():
-                size += len(part)
-                if size > MAX_BODY_BYTES:
-                    raise CorrectTheInput("too_large", f"a body has at most {MAX_BODY_BYTES} bytes")
-                parts.append(part)
-    except TimeoutError:
-        raise CorrectTheInput("too_slow", f"a body comes within {BODY_WITHIN_S:g} s") from None
-    except ClientDisconnect:
-        raise CorrectTheInput("form_invalid", "the body ended before it was whole") from None
-    return b"".join(parts)
+    `json_invalid`."""
+    return await whole_body(request, most_bytes=MAX_BODY_BYTES, within_s=BODY_WITHIN_S)
