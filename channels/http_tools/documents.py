@@ -143,6 +143,13 @@ class Document(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
+def check_version_choice(version: str | None, flow_id: str | None, tag: str | None) -> None:
+    """Raises PydanticCustomError `version_choice` unless there is a version, or a flow and a tag of it."""
+    by_tag = flow_id is not None and tag is not None
+    if (version is None) != by_tag or (flow_id is None) != (tag is None):
+        raise PydanticCustomError("version_choice", "accepted is either `version`, or `flow_id` and `tag`")
+
+
 class RequestFields(Document):
     """What every request may say beside its address. `params` are an object; `timeout_s` covers all of the
     exchange, in seconds."""

@@ -16,7 +16,15 @@ from pydantic_core import PydanticCustomError
 
 from adapters.models.providers import model_names
 from adapters.models.tools import Verdict
-from channels.http_tools.documents import Compiled, Document, HttpTool, ObjectSchema, Text, ToolName
+from channels.http_tools.documents import (
+    Compiled,
+    Document,
+    HttpTool,
+    ObjectSchema,
+    Text,
+    ToolName,
+    check_version_choice,
+)
 from channels.mail.addresses import normal_address, normal_domain
 from flow_engine.values import JsonValue
 
@@ -273,11 +281,7 @@ class FlowChoice(Document):
 
     @pydantic.model_validator(mode="after")
     def _one_version(self) -> Self:
-        by_tag = self.flow_id is not None and self.tag is not None
-        if (self.version is None) != by_tag or (self.flow_id is None) != (self.tag is None):
-            raise PydanticCustomError(
-                "version_choice", "accepted is either `version`, or `flow_id` and `tag`"
-            )
+        check_version_choice(self.version, self.flow_id, self.tag)
         return self
 
 

@@ -187,11 +187,7 @@ class FlowSession(documents.Document):
 
     @model_validator(mode="after")
     def _one_version(self) -> Self:
-        by_tag = self.flow_id is not None and self.tag is not None
-        if (self.version is None) != by_tag or (self.flow_id is None) != (self.tag is None):
-            raise PydanticCustomError(
-                "version_choice", "accepted is either `version`, or `flow_id` and `tag`"
-            )
+        documents.check_version_choice(self.version, self.flow_id, self.tag)
         return self
 
 
