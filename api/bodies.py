@@ -57,6 +57,8 @@ Instant = Annotated[datetime, pydantic.AfterValidator(_in_utc)]
 
 
 class Body(pydantic.BaseModel):
+    """Closed to unknown properties, in camel case as JSON."""
+
     model_config = pydantic.ConfigDict(
         frozen=True,
         strict=True,

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, cast
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
-from pydantic.alias_generators import to_camel
+from pydantic import Field, TypeAdapter
 
 from api.auth import Principal, Scope
-from api.bodies import Id, parse_body
+from api.bodies import Body, Id, parse_body
 from api.endpoints import MAX_KEY_LENGTH
 from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conversation
 from flow_engine.idempotency import IdempotencyKey
@@ -39,17 +38,8 @@ _IdempotencyKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH)]
 _INJECTED = "Injected by the agent that runs the tool; do not make one up."
 
 
-class Arguments(BaseModel):
-    """Closed to unknown properties, in camel case as JSON. Of every tool."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        strict=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        populate_by_name=False,
-        hide_input_in_errors=True,
-    )
+class Arguments(Body):
+    """Base of the arguments of every tool."""
 
 
 class _InConversation(Arguments):

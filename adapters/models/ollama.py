@@ -19,6 +19,7 @@ import httpx2
 import orjson
 
 from adapters.models.answers import finished_answer, longest_answer, tool_arguments
+from adapters.models.openai_stream import function_tools
 from adapters.models.providers import Endpoint
 from flow_engine.ports import models
 
@@ -112,25 +113,14 @@ def _body(model: str, request: models.LLMRequest) -> dict[str, Any]:
         "top_p": request.top_p,
         "num_predict": request.max_tokens,
     }
-    tools = [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": dict(tool.parameters),
-            },
-        }
-        for tool in request.tools
-    ]
     body: dict[str, Any] = {
         "model": model,
         "messages": [_message(message, names) for message in request.messages],
         "stream": True,
         "options": {name: value for name, value in options.items() if value is not None},
     }
-    if tools:
-        body["tools"] = tools
+    if request.tools:
+        body["tools"] = function_tools(request)
     if request.output_schema is not None:
         body["format"] = dict(request.output_schema)
     return body

@@ -215,18 +215,23 @@ def _body(model: str, request: models.LLMRequest, *, samples: bool) -> dict[str,
             body["top_p"] = request.top_p
     if request.tools:
         body["tool_choice"] = "auto"
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": dict(tool.parameters),
-                },
-            }
-            for tool in request.tools
-        ]
+        body["tools"] = function_tools(request)
     return body
+
+
+def function_tools(request: models.LLMRequest) -> list[dict[str, Any]]:
+    """The tools of a request as `/chat/completions` takes them, and Ollama after it. As JSON."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": dict(tool.parameters),
+            },
+        }
+        for tool in request.tools
+    ]
 
 
 def _message(message: models.Message) -> Mapping[str, Any]:
