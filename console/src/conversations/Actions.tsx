@@ -128,17 +128,21 @@ function HumanPart({ conversation, rows, latest }: Props): ReactNode {
   );
 }
 
+/** The versions of a flow; nothing for keys that may not list them. */
 function VersionChoice(props: {
   readonly flowId: string;
   readonly value: string;
   readonly set: (versionId: string) => void;
-  readonly label: string;
 }): ReactNode {
-  const versions = useQuery(versionsQuery(props.flowId));
+  const say = useText("conversations");
+  const { may } = useSession();
+  const maySee = may("designer", "agent");
+  const versions = useQuery({ ...versionsQuery(props.flowId), enabled: maySee });
+  if (!maySee) return null;
   const ids = [...new Set(versions.data?.map((row) => row.versionId) ?? [])].reverse();
   const listed = props.value === "" || ids.includes(props.value) ? ids : [props.value, ...ids];
   return (
-    <Field label={props.label}>
+    <Field label={say("version")}>
       {(field) => (
         <select {...field} value={props.value} onChange={(event) => props.set(event.target.value)}>
           {listed.map((id) => (
@@ -156,7 +160,6 @@ function Fork({ conversation, seq, close }: Props & { readonly close: () => void
   const say = useText("conversations");
   const sayShell = useText("shell");
   const navigate = useNavigate();
-  const { may } = useSession();
   const [name, setName] = useState(`${conversation.conversationId}-fork-${seq}`);
   const [versionId, setVersionId] = useState(conversation.versionId);
   const fork = useMutation({
@@ -188,14 +191,7 @@ function Fork({ conversation, seq, close }: Props & { readonly close: () => void
           <input {...field} required value={name} onChange={(event) => setName(event.target.value)} />
         )}
       </Field>
-      {may("designer", "agent") ? (
-        <VersionChoice
-          flowId={conversation.flowId}
-          value={versionId}
-          set={setVersionId}
-          label={say("version")}
-        />
-      ) : null}
+      <VersionChoice flowId={conversation.flowId} value={versionId} set={setVersionId} />
       {fork.error === null ? null : <ErrorState error={fork.error} />}
       <div className="row">
         <Button kind="primary" type="submit" disabled={fork.isPending}>
@@ -209,7 +205,6 @@ function Fork({ conversation, seq, close }: Props & { readonly close: () => void
 
 function Replay({ conversation }: Props): ReactNode {
   const say = useText("conversations");
-  const { may } = useSession();
   const [versionId, setVersionId] = useState(conversation.versionId);
   const replay = useMutation({
     mutationFn: () =>
@@ -224,14 +219,7 @@ function Replay({ conversation }: Props): ReactNode {
   return (
     <div className="stack">
       <p className="quiet">{say("replayIntro")}</p>
-      {may("designer", "agent") ? (
-        <VersionChoice
-          flowId={conversation.flowId}
-          value={versionId}
-          set={setVersionId}
-          label={say("version")}
-        />
-      ) : null}
+      <VersionChoice flowId={conversation.flowId} value={versionId} set={setVersionId} />
       <div className="row">
         <Button kind="primary" disabled={replay.isPending} onClick={() => replay.mutate()}>
           {say("replay")}
