@@ -7,7 +7,7 @@ the config says, the reply, or `{"error": "<reason>"}`. A failing fetch of a ste
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, cast
 
@@ -91,8 +91,7 @@ class _Run:
 
 
 class ToolExecutor:
-    """Runs the tools of one config in one call. Which of them may run is the registry's to decide, where a
-    tool loop runs them (`as_tools`)."""
+    """Runs the tools of one config in one call. Whether one may run is decided before."""
 
     def __init__(
         self,
@@ -137,28 +136,6 @@ class ToolExecutor:
             )
         _log.debug("tool_values", tool=name, arguments=args, answer=answer, **self._caller.log_fields)
         return answer
-
-    def as_tools(
-        self, declarations: Iterable[Mapping[str, JsonValue]], context: CallContext, actions: Actions
-    ) -> list[Tool]:
-        """The tools that are declared and configured, for a registry of the tool loop; an unknown name is
-        left out."""
-
-        def tool(declared: Mapping[str, JsonValue]) -> Tool:
-            name, description = str(declared["name"]), declared.get("description")
-            parameters = declared.get("parameters")
-
-            async def run(arguments: Values) -> JsonValue:
-                return await self.run(name, arguments, context, actions)
-
-            spec = ToolSpec(
-                name,
-                description if isinstance(description, str) else "",
-                parameters if isinstance(parameters, dict) else {"type": "object"},
-            )
-            return Tool(spec, run)
-
-        return [tool(declared) for declared in declarations if declared.get("name") in self._tools]
 
     def _act(self, tool: BuiltinTool, run: _Run) -> tuple[JsonValue, Outcome]:
         if tool.target is not None:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from structlog.testing import capture_logs
 
-from adapters.models.tools import Approval, Arguments, ToolRegistry, Verdict
+from adapters.models.tools import Approval, Arguments, Tool, ToolRegistry, Verdict
 from adapters.outbound.fake import Answer, RecordedCall, ScriptedOutbound
 from channels.http_tools.body_builders import BodyRefused, BuilderRegistry, default_builders
-from channels.http_tools.documents import ToolConfig
+from channels.http_tools.documents import HttpTool, ToolConfig
 from channels.http_tools.http_calls import HttpCaller
 from channels.http_tools.scope import Values
-from channels.http_tools.tools import CallContext, ToolExecutor
+from channels.http_tools.tools import CallContext, ToolExecutor, http_tool
 from flow_engine.ports.models import ToolCall
 from flow_engine.ports.outbound import OutboundFailed, OutboundReply
 from flow_engine.values import JsonValue
@@ -104,6 +104,12 @@ class Call:
 
     async def run(self, name: str, arguments: str | Values = "{}") -> JsonValue:
         return await self.executor.run(name, arguments, self.context, self.line)
+
+    def tool(self, name: str, parameters: Mapping[str, object] | None = None) -> Tool:
+        """For the registry of an agent that writes."""
+        declared = TOOLS.validate_python(self.tools)[name]
+        assert isinstance(declared, HttpTool)
+        return http_tool(name, declared, parameters or {"type": "object"}, self.outbound, self.context, {})
 
     @property
     def calls(self) -> list[RecordedCall]:
@@ -365,9 +371,8 @@ class TestPermission:
         policy = Policy("cancel")
         call = Call({"cancel": CANCEL, "t": get()}, {f"{API}/x": [reply(1)]})
         registry = ToolRegistry(Approval(policy))
-        declared: list[Mapping[str, JsonValue]] = [{"name": "cancel"}, {"name": "t"}]
-        for tool in call.executor.as_tools(declared, call.context, call.line):
-            registry.register(tool)
+        for name in ("cancel", "t"):
+            registry.register(call.tool(name))
         refused = await registry.execute(ToolCall("1", "cancel", {"number": 42}))
         assert refused == {"error": "the policy forbids this call of 'cancel'"}
         assert call.calls == []  # no step of it either
@@ -422,22 +427,11 @@ class TestTheLog:
 
 
 class TestForTheToolLoop:
-    async def test_the_declared_and_configured_tools_run_in_a_registry(self) -> None:  # M11
-        call = Call(
-            {"t": get(params={"q": "{{args.q}}"}), "hidden": get()}, {f"{API}/x?q=a": [reply({"n": 1})]}
-        )
-        declared: list[Mapping[str, JsonValue]] = [
-            {
-                "type": "function",
-                "name": "t",
-                "description": "Looks.",
-                "parameters": {"type": "object", "required": ["q"]},
-            },
-            {"type": "function", "name": "elsewhere"},
-        ]
+    async def test_a_tool_runs_in_a_registry_which_checks_its_arguments(self) -> None:  # M11
+        tools = {"t": get(params={"q": "{{args.q}}"}, description="Looks.")}
+        call = Call(tools, {f"{API}/x?q=a": [reply({"n": 1})]})
         registry = ToolRegistry()
-        for tool in call.executor.as_tools(declared, call.context, call.line):
-            registry.register(tool)
+        registry.register(call.tool("t", {"type": "object", "required": ["q"]}))
         assert [(spec.name, spec.description) for spec in registry.specs()] == [("t", "Looks.")]
         assert await registry.execute(ToolCall("1", "t", {"q": "a"})) == {"n": 1}
         assert "required" in str(await registry.execute(ToolCall("2", "t", {})))
