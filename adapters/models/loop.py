@@ -177,18 +177,3 @@ async def _answered(
         run.records.append(record)
         run.messages.append(message)
         yield ToolFinished(call, record, message, executed=refusal is None)
-
-
-async def run_tool_loop(
-    model: models.LanguageModel,
-    request: models.LLMRequest,
-    tools: ToolRegistry,
-    max_iterations: int = MAX_ITERATIONS,
-) -> LoopResult:
-    """The result alone, as of `tool_loop`: a model that fails gives status `error`, nothing is raised for
-    it."""
-    async with aclosing(tool_loop(model, request, tools, max_iterations)) as events:
-        async for event in events:
-            if isinstance(event, LoopResult):
-                return event
-    raise AssertionError("a tool loop ends with its result")

@@ -1,6 +1,6 @@
-r"""How the memory is written into a prompt, as a markdown table or as TOON, and read back (F21).
+r"""How the memory is written into a prompt, as a markdown table or as TOON (F21).
 
-Both forms hold the same rows of three cells: the variable's name, a property, a value. Both read back to
+Both forms hold the same rows of three cells: the variable's name, a property, a value. Readers get back
 exactly the same cells. A prompt holds what callers said, so no cell may end its row or start another.
 
 Markdown cells escape `\` and `|` with a backslash, line feed, carriage return and tab as `\n`, `\r` and
@@ -27,10 +27,6 @@ _TOON_KEY = "memory"
 
 _UNSAFE = re.compile(r"[\\|\x00-\x1f\x7f-\x9f\u2028\u2029]|\A\s|\s\Z")
 _SHORT_ESCAPES = {"\\": r"\\", "|": r"\|", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
-_ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|(.?))", re.DOTALL)
-_MEANINGS = {escape[1]: character for character, escape in _SHORT_ESCAPES.items()}
-_CELL = r"([^|\\]*(?:\\.[^|\\]*)*)"
-_ROW = re.compile(rf"\|{_CELL}\|{_CELL}\|{_CELL}\|")
 
 
 def memory_rows(
@@ -78,23 +74,6 @@ def render_markdown(rows: Sequence[Row]) -> str:
     return "\n".join((*_HEAD, f"|{body}|")) if lines else "\n".join(_HEAD)
 
 
-def parse_markdown(text: str) -> list[Row]:
-    """The rows of a rendered table. Unescaped white space around cells is not theirs: other writers pad them.
-    Raises ValueError, naming the line, for text that is not such a table. Counted from 1, the head being
-    lines 1 and 2."""
-    head, lines = text.split("\n")[:2], text.split("\n")[2:]
-    if tuple(head) != _HEAD:
-        raise ValueError(f"line 1: expected the head {_HEAD[0]!r} and {_HEAD[1]!r}")
-    rows: list[Row] = []
-    for number, line in enumerate(lines, start=3):
-        cells = _ROW.fullmatch(line)
-        if cells is None:
-            raise ValueError(f"line {number}: expected three cells between unescaped '|'")
-        var, prop, value = (_ESCAPE.sub(_meaning, cell.strip()) for cell in cells.groups())
-        rows.append((var, prop, value))
-    return rows
-
-
 def _escaped(cell: str) -> str:
     # Telling that a cell is plain costs a fifth of the search that escaping needs.
     if cell.isprintable() and "|" not in cell and "\\" not in cell and cell.strip() == cell:
@@ -102,33 +81,6 @@ def _escaped(cell: str) -> str:
     return _UNSAFE.sub(lambda found: _SHORT_ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04x}", cell)
 
 
-def _meaning(found: re.Match[str]) -> str:
-    code, short = found.groups()
-    if code is not None:
-        return chr(int(code, 16))
-    if short not in _MEANINGS:
-        raise ValueError(f"unknown escape {found.group()!r}; accepted are {sorted(_MEANINGS)} and uXXXX")
-    return _MEANINGS[short]
-
-
 def render_toon(rows: Sequence[Row]) -> str:
     """`memory[N]{var,property,value}:` and a line a row. No rows: `memory: []`."""
     return toon_format.encode({_TOON_KEY: [dict(zip(_COLUMNS, row, strict=True)) for row in rows]})
-
-
-def parse_toon(text: str) -> list[Row]:
-    """The rows of a rendered document. Raises ValueError for text that is not such a document. A head and
-    some lines."""
-    match toon_format.decode(text):
-        case {"memory": [*items]}:
-            pass
-        case _:
-            raise ValueError(f"expected a list under {_TOON_KEY!r}")
-    rows: list[Row] = []
-    for item in items:
-        match item:
-            case {"var": str(var), "property": str(prop), "value": str(value)}:
-                rows.append((var, prop, value))
-            case _:
-                raise ValueError(f"expected rows of text cells {', '.join(_COLUMNS)}")
-    return rows

@@ -34,11 +34,11 @@ from api.endpoints import Call
 from api.gateway import Metrics
 from api.mcp_server import PATH, McpServer
 from api.mcp_tools import ConversationTools, Tool, ToolCall, ToolReply
-from flow_engine.runtime.tables import parse_markdown
 from service.settings import Settings
 from service.wiring import build_service
 from system_prompts.loader import load_system_prompts
 from tests.api.harness import BASE_URL, CALL, Scene, clinic, keyring_of, open_scene
+from tests.flow_engine.runtime.table_readers import parse_markdown
 
 pytestmark = pytest.mark.anyio
 

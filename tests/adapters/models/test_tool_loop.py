@@ -10,16 +10,24 @@ import pytest
 
 from adapters.models.fake_openai import FakeOpenAI
 from adapters.models.loop import (
+    MAX_ITERATIONS,
     LoopResult,
     ToolFinished,
     ToolStarted,
-    run_tool_loop,
     tool_loop,
     unanswered,
 )
 from adapters.models.scripted import CallsToolBadly, CallsTools, Fails, Says, ScriptedModel
 from adapters.models.tools import Approval, ToolRegistry, ToolRule, ToolRules, Undecided
-from flow_engine.ports.models import LLMAnswer, LLMRequest, Message, TextDelta, ToolCall, ToolCallDelta
+from flow_engine.ports.models import (
+    LanguageModel,
+    LLMAnswer,
+    LLMRequest,
+    Message,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+)
 from tests.adapters.models.model_worlds import vendor
 from tests.adapters.models.test_tool_registry import Recorder, registry
 
@@ -27,6 +35,15 @@ pytestmark = pytest.mark.anyio
 
 MAIL = LLMRequest([Message("system", "You are a pharmacist."), Message("user", "Is ibuprofen there?")])
 SEARCH = CallsTools([ToolCall("c1", "search", {"query": "ibuprofen"})])
+
+
+async def run_tool_loop(
+    model: LanguageModel, request: LLMRequest, tools: ToolRegistry, max_iterations: int = MAX_ITERATIONS
+) -> LoopResult:
+    async with aclosing(tool_loop(model, request, tools, max_iterations)) as events:
+        *_, result = [event async for event in events]
+    assert isinstance(result, LoopResult)
+    return result
 
 
 async def test_no_tool_call_completes_at_once() -> None:
