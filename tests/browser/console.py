@@ -12,7 +12,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import ConsoleMessage, Page, expect, sync_playwright
 
 from api.console import BUILT
 from tests.api.harness import CALL, clinic
@@ -39,6 +39,9 @@ needs_a_browser = pytest.mark.skipif(
 needs_a_build = pytest.mark.skipif(
     not (BUILT / "index.html").is_file(), reason="the console is not built: `make console`"
 )
+IN_A_BROWSER = [needs_a_browser, needs_a_build, pytest.mark.filterwarnings("default")]
+"""The marks of a module whose every test drives the console."""
+expect.set_options(timeout=WITHIN_MS)
 
 
 class Console:

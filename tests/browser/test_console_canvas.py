@@ -5,21 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.console import (
-    Console,
-    call,
-    needs_a_browser,
-    needs_a_build,
-    opened_console,
-    published,
-    within_its_width,
-)
+from tests.browser.console import IN_A_BROWSER, Console, call, opened_console, published, within_its_width
 
-pytestmark = [needs_a_browser, needs_a_build, pytest.mark.filterwarnings("default")]
-expect.set_options(timeout=30_000)
+pytestmark = IN_A_BROWSER
 
 REACHES_THREE = """\
 scenarios:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.console import Console, call, needs_a_browser, needs_a_build, opened_console
+from tests.browser.console import IN_A_BROWSER, Console, call, opened_console
 
-pytestmark = [needs_a_browser, needs_a_build, pytest.mark.filterwarnings("default")]
-expect.set_options(timeout=30_000)
+pytestmark = IN_A_BROWSER
 
 
 def created(console: Console) -> None:

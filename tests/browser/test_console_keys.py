@@ -7,21 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Route, expect
 
-from tests.browser.console import (
-    Console,
-    a_conversation,
-    call,
-    needs_a_browser,
-    needs_a_build,
-    opened_console,
-    published,
-)
+from tests.browser.console import IN_A_BROWSER, Console, a_conversation, call, opened_console, published
 
-pytestmark = [needs_a_browser, needs_a_build, pytest.mark.filterwarnings("default")]
-expect.set_options(timeout=30_000)
+pytestmark = IN_A_BROWSER
 
 SCOPES = {
     "the-key-of-everything": ["admin"],

@@ -10,18 +10,16 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.console import (
+    IN_A_BROWSER,
     WIDTHS,
     Console,
     a_conversation,
-    needs_a_browser,
-    needs_a_build,
     opened_console,
     published,
     within_its_width,
 )
 
-pytestmark = [needs_a_browser, needs_a_build, pytest.mark.filterwarnings("default")]
-expect.set_options(timeout=30_000)
+pytestmark = IN_A_BROWSER
 
 # Of each language: its locale, and the heading or the tab that shows that a page is there.
 HEADINGS = {

@@ -27,7 +27,6 @@ from tests.browser.console import (
 from tests.redis_fixture import RedisServer
 
 pytestmark = [needs_a_build, pytest.mark.filterwarnings("default")]
-expect.set_options(timeout=30_000)
 
 MANY = 10_000
 PICTURED = {"conversation-wide", "conversations-narrow", "split-wide", "operations-health-wide"}

@@ -21,11 +21,10 @@ from service.observing import CHAT_COUNTED, CountingObserver
 from service.wiring import FlowDatabase
 from tests.api.harness import SettableClock
 from tests.api.test_programs import an_agent, counted, managed, status
-from tests.browser.console import needs_a_browser, needs_a_build, opened_console
+from tests.browser.console import IN_A_BROWSER, opened_console
 from tests.browser.test_console_operators import within_its_width
 
-pytestmark = [needs_a_browser, needs_a_build, pytest.mark.filterwarnings("default")]
-expect.set_options(timeout=30_000)
+pytestmark = IN_A_BROWSER
 
 
 async def chatted(data: Path) -> None:

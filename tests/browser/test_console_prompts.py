@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import expect
 
-from tests.browser.console import WIDTHS, call, needs_a_browser, needs_a_build, opened_console
+from tests.browser.console import IN_A_BROWSER, WIDTHS, call, opened_console
 from tests.browser.test_console_operators import CALL, a_conversation, published, within_its_width
 
-pytestmark = [needs_a_browser, needs_a_build, pytest.mark.filterwarnings("default")]
-expect.set_options(timeout=30_000)
+pytestmark = IN_A_BROWSER
 
 PROMPT = "Ask {{ $contact.name }} for the size, {{ $values.size }} so far; mind {{ $vars.colour }}."
 

@@ -14,7 +14,6 @@ from api.console import BUILT
 from tests.browser.console import needs_a_browser, needs_a_build, opened_console
 
 pytestmark = [needs_a_build, pytest.mark.filterwarnings("default")]
-expect.set_options(timeout=30_000)
 
 KEY = "a-designer's-own-key"
 MOST_BYTES = 350 * 1024

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import expect
 
 from flow_engine.testing.simulation import Persona, Recording, read_file
 from flows.samples import load_samples
-from tests.browser.console import WIDTHS, Console, call, needs_a_browser, needs_a_build, opened_console
+from tests.browser.console import IN_A_BROWSER, WIDTHS, Console, call, opened_console
 from tests.service_process import ROOT
 
-pytestmark = [needs_a_browser, needs_a_build, pytest.mark.filterwarnings("default")]
-expect.set_options(timeout=30_000)
+pytestmark = IN_A_BROWSER
 
 FITS = "document.documentElement.scrollWidth <= window.innerWidth"
 PERSONAS = ROOT / "flows" / "samples" / "personas"
