@@ -21,19 +21,21 @@ from flow_engine.use_cases.replays import (
     SuggestedMigration,
 )
 
+NOTHING: dict[str, Any] = {
+    "path": "same",
+    "firstFork": None,
+    "newRefusals": [],
+    "variablesGone": [],
+    "promptsDiffer": [],
+    "checkpointsLost": [],
+    "notReplayed": [],
+    "notReproduced": [],
+}
+"""What a row has of a conversation that is replayed as it was."""
+
 
 def row(conversation: str = "conv-1", **changes: Any) -> ReplayRow:
-    same: dict[str, Any] = {
-        "path": "same",
-        "firstFork": None,
-        "newRefusals": [],
-        "variablesGone": [],
-        "promptsDiffer": [],
-        "checkpointsLost": [],
-        "notReplayed": [],
-        "notReproduced": [],
-    }
-    return ReplayRow(conversationId=conversation, **{**same, **changes})
+    return ReplayRow(conversationId=conversation, **{**NOTHING, **changes})
 
 
 def step(task: str | None, **changes: Any) -> PathStep:

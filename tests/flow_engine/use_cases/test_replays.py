@@ -23,19 +23,9 @@ from tests.api.harness import BASE_URL, HANDLER, Scene, clinic, entry, needs, op
 from tests.api.test_history_at import HANDLER_ANSWERS, step
 from tests.flow_engine.documents.samples import JsonObject
 from tests.flow_engine.listening.test_mining import MINE, Model, says, working_on
+from tests.flow_engine.testing.test_replay_page import NOTHING
 
 pytestmark = pytest.mark.anyio
-
-NOTHING: dict[str, Any] = {
-    "path": "same",
-    "firstFork": None,
-    "newRefusals": [],
-    "variablesGone": [],
-    "promptsDiffer": [],
-    "checkpointsLost": [],
-    "notReplayed": [],
-    "notReproduced": [],
-}
 
 
 async def recorded(scene: Scene, conversation: str = "conv-1") -> Recording:
