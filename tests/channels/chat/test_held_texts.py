@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ import pytest
 from adapters.models.scripted import CallsTools, Says, Step
 from channels.engine_client import approvals
 from flow_engine.errors import RetryLater
-from flow_engine.ports.chat import LEASE_S, SessionRef
+from flow_engine.ports.chat import LEASE_S
 from flow_engine.ports.models import ToolCall
 from memory.chat_in_process import InProcessChat
 from tests.channels.chat.harness import Chat, Client, running_chat
-from tests.channels.chat.test_replicas import Clock
+from tests.channels.chat.test_replicas import Clock, Forgetful
 from tests.channels.engine_client.gate import Moment, gate_to
 from tests.flow_engine.documents.samples import aio_task, hum_task, minimal_version
 from tests.service_process import running_service
@@ -65,6 +65,25 @@ async def agent_of(engine: httpx.AsyncClient, **task: Any) -> Mapping[str, Any]:
         "examples": [QUESTION, "Refund my order"],
         "flow": {"flow_id": flow_id, "tag": "prod"},
     }
+
+
+Desk = Callable[..., AbstractAsyncContextManager[tuple[Chat, Client]]]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, engine: httpx.AsyncClient, engine_url: str) -> Desk:
+    """A chat with one agent and a client in it, by what its model answers; `task` is of `agent_of`."""
+
+    @asynccontextmanager
+    async def opened(
+        script: Sequence[Step], *, shared: Any = None, **task: Any
+    ) -> AsyncIterator[tuple[Chat, Client]]:
+        async with running_chat(tmp_path, script, shared=shared, engine_url=engine_url) as chat:
+            await chat.add(await agent_of(engine, **task))
+            async with chat.client() as client:
+                yield chat, client
+
+    return opened
 
 
 def is_held(frame: Mapping[str, Any]) -> bool:
@@ -133,153 +152,121 @@ class TestOneText:
             assert (run["status"], run["final_message"]) == ("completed", DRAFT)
 
     async def test_a_decision_at_the_engine_itself_counts_and_may_change_the_text(
-        self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str
+        self, desk: Desk, engine: httpx.AsyncClient
     ) -> None:
-        async with running_chat(tmp_path, [Says(DRAFT)], engine_url=engine_url) as chat:
-            await chat.add(await agent_of(engine))
-            async with chat.client() as client:
-                await held(client)
-                contact = next(f["content"] for f in client.frames if "contact" in f["content"])
-                body = {"conversationId": contact["conversation"], "contactId": contact["contact"]}
-                edited = {**body, "outcome": "edited", "text": BETTER}
-                assert (await engine.post("/v1/handle-human-task", json=edited)).status_code == 200
-                await client.final("m-1")
-                assert client.text("m-1") == BETTER
+        async with desk([Says(DRAFT)]) as (_chat, client):
+            await held(client)
+            contact = next(f["content"] for f in client.frames if "contact" in f["content"])
+            body = {"conversationId": contact["conversation"], "contactId": contact["contact"]}
+            edited = {**body, "outcome": "edited", "text": BETTER}
+            assert (await engine.post("/v1/handle-human-task", json=edited)).status_code == 200
+            await client.final("m-1")
+            assert client.text("m-1") == BETTER
 
     async def test_a_rejection_is_the_models_to_read_and_its_next_text_waits_too(
-        self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str
+        self, desk: Desk, engine: httpx.AsyncClient
     ) -> None:
-        async with running_chat(tmp_path, [Says(DRAFT), Says(BETTER)], engine_url=engine_url) as chat:
-            await chat.add(await agent_of(engine))
-            async with chat.client() as client:
-                await held(client)
-                await decide(chat, client, "rejected", reason="too little")
-                await client.until(is_held)
-                said = [message.content for message in chat.model.requests[-1].messages]
-                assert said[-2:] == [DRAFT, "/human_task_rejected too little"]
-                await decide(chat, client, "approved")
-                await client.final("m-1")
-                assert client.text("m-1") == BETTER
-                assert await bot_said(engine, client) == [BETTER]
+        async with desk([Says(DRAFT), Says(BETTER)]) as (chat, client):
+            await held(client)
+            await decide(chat, client, "rejected", reason="too little")
+            await client.until(is_held)
+            said = [message.content for message in chat.model.requests[-1].messages]
+            assert said[-2:] == [DRAFT, "/human_task_rejected too little"]
+            await decide(chat, client, "approved")
+            await client.final("m-1")
+            assert client.text("m-1") == BETTER
+            assert await bot_said(engine, client) == [BETTER]
 
     async def test_a_text_that_nobody_decides_is_not_sent(
-        self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str
+        self, desk: Desk, engine: httpx.AsyncClient
     ) -> None:
-        async with running_chat(tmp_path, [Says(DRAFT)], engine_url=engine_url) as chat:
-            await chat.add(await agent_of(engine, approvalTimeout=0.3))
-            async with chat.client() as client:
-                await client.send(type="message", id="m-1", content=QUESTION)
-                final = await client.final("m-1")
-                assert final["state"] == "refused"
-                assert client.text("m-1").startswith("Nobody could check my answer in time.")
-                assert await bot_said(engine, client) == []
+        async with desk([Says(DRAFT)], approvalTimeout=0.3) as (_chat, client):
+            await client.send(type="message", id="m-1", content=QUESTION)
+            final = await client.final("m-1")
+            assert final["state"] == "refused"
+            assert client.text("m-1").startswith("Nobody could check my answer in time.")
+            assert await bot_said(engine, client) == []
 
     async def test_a_question_waits_as_well_and_ends_in_its_own_state(
-        self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str
+        self, desk: Desk, engine: httpx.AsyncClient
     ) -> None:
         asks = CallsTools([ToolCall("call-1", "ask_user", {"question": "Which order?"})])
         leaves = CallsTools([ToolCall("call-2", "end_call", {})], text="Goodbye.")
-        async with running_chat(tmp_path, [asks, leaves], engine_url=engine_url) as chat:
-            await chat.add(await agent_of(engine))
-            async with chat.client() as client:
-                await held(client)
-                await decide(chat, client, "edited", text="Which order, please?")
-                final = await client.final("m-1")
-                assert (final["state"], client.text("m-1")) == ("clarifying", "Which order, please?")
-                await held(client, "m-2")  # a farewell beside the end
-                assert client.of("m-2", "dialogue") == []
-                await decide(chat, client, "approved")
-                await client.final("m-2")
-                assert client.text("m-2") == "Goodbye."
-                page = await engine.get(f"/v1/conversations/{conversation(client)}")
-                assert page.json()["status"] in ("closed", "between_contacts")
+        async with desk([asks, leaves]) as (chat, client):
+            await held(client)
+            await decide(chat, client, "edited", text="Which order, please?")
+            final = await client.final("m-1")
+            assert (final["state"], client.text("m-1")) == ("clarifying", "Which order, please?")
+            await held(client, "m-2")  # a farewell beside the end
+            assert client.of("m-2", "dialogue") == []
+            await decide(chat, client, "approved")
+            await client.final("m-2")
+            assert client.text("m-2") == "Goodbye."
+            page = await engine.get(f"/v1/conversations/{conversation(client)}")
+            assert page.json()["status"] in ("closed", "between_contacts")
 
-    async def test_words_beside_a_change_of_task_are_not_sent_unread(
-        self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str
-    ) -> None:
+    async def test_words_beside_a_change_of_task_are_not_sent_unread(self, desk: Desk) -> None:
         leaves = CallsTools([ToolCall("call-1", "change_task", {"task": "after"})], text="Unread.")
-        async with running_chat(tmp_path, [leaves, Says("Here now.")], engine_url=engine_url) as chat:
-            await chat.add(await agent_of(engine))
-            async with chat.client() as client:
-                assert (await client.say("m-1", QUESTION))["state"] == "done"
-                assert client.text("m-1") == "Here now."  # the task it is in now has no approval
+        async with desk([leaves, Says("Here now.")]) as (_chat, client):
+            assert (await client.say("m-1", QUESTION))["state"] == "done"
+            assert client.text("m-1") == "Here now."  # the task it is in now has no approval
 
 
 class TestPeople:
     @pytest.mark.parametrize("approval", [True, False])
     async def test_no_model_answers_in_a_task_that_a_person_has_taken_over(
-        self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str, *, approval: bool
+        self, desk: Desk, *, approval: bool
     ) -> None:
         script: list[Step] = [Says(DRAFT), Says("Me again.")]
-        async with running_chat(tmp_path, script, engine_url=engine_url) as chat:
-            await chat.add(await agent_of(engine, approval=approval))
-            async with chat.client() as client:
-                if approval:
-                    await held(client)
-                else:
-                    await client.say("m-1", QUESTION)
-                await decide(chat, client, "taken_over")
-                if approval:  # the text is withdrawn
-                    assert (await client.final("m-1"))["state"] == "done"
-                    assert client.text("m-1") == ""
-                assert (await client.say("m-2", "Hello?"))["state"] == "done"
-                assert (client.text("m-2"), len(chat.model.requests)) == ("", 1)
-                await decide(chat, client, "released")
-                await client.send(type="message", id="m-3", content=QUESTION)
-                if approval:
-                    await client.until(is_held)
-                    await decide(chat, client, "approved")
-                await client.final("m-3")
-                assert client.text("m-3") == "Me again."
+        async with desk(script, approval=approval) as (chat, client):
+            if approval:
+                await held(client)
+            else:
+                await client.say("m-1", QUESTION)
+            await decide(chat, client, "taken_over")
+            if approval:  # the text is withdrawn
+                assert (await client.final("m-1"))["state"] == "done"
+                assert client.text("m-1") == ""
+            assert (await client.say("m-2", "Hello?"))["state"] == "done"
+            assert (client.text("m-2"), len(chat.model.requests)) == ("", 1)
+            await decide(chat, client, "released")
+            await client.send(type="message", id="m-3", content=QUESTION)
+            if approval:
+                await client.until(is_held)
+                await decide(chat, client, "approved")
+            await client.final("m-3")
+            assert client.text("m-3") == "Me again."
 
     async def test_a_cancelled_answer_takes_its_text_back(
-        self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str
+        self, desk: Desk, engine: httpx.AsyncClient
     ) -> None:
-        async with running_chat(tmp_path, [Says(DRAFT), Says(BETTER)], engine_url=engine_url) as chat:
-            await chat.add(await agent_of(engine))
-            async with chat.client() as client:
-                await held(client)
-                await client.send(type="cancel", id="m-1")
-                assert (await client.final("m-1"))["state"] == "refused"
-                await held(client, "m-2")
-                last = (await rows(engine, client, "handle-human-task"))[-2:]
-                assert [each["outcome"] for each in last] == ["rejected", "waiting"]
-                await decide(chat, client, "approved")
-                await client.final("m-2")
-                assert (client.text("m-1"), client.text("m-2")) == ("", BETTER)
+        async with desk([Says(DRAFT), Says(BETTER)]) as (chat, client):
+            await held(client)
+            await client.send(type="cancel", id="m-1")
+            assert (await client.final("m-1"))["state"] == "refused"
+            await held(client, "m-2")
+            last = (await rows(engine, client, "handle-human-task"))[-2:]
+            assert [each["outcome"] for each in last] == ["rejected", "waiting"]
+            await decide(chat, client, "approved")
+            await client.final("m-2")
+            assert (client.text("m-1"), client.text("m-2")) == ("", BETTER)
 
-    async def test_what_is_no_decision_is_refused_with_its_reason(
-        self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str
-    ) -> None:
-        async with running_chat(tmp_path, [Says(DRAFT)], engine_url=engine_url) as chat:
-            await chat.add(await agent_of(engine))
-            async with chat.client() as client:
-                await held(client)
-                path = f"/v1/chat/sessions/{client.session}/human"
-                for body, status in (
-                    ({"outcome": "edited"}, 422),
-                    ({"outcome": "waiting", "text": "mine"}, 422),
-                    ({"outcome": "approved", "approval_id": 0}, 422),
-                    ({"outcome": "approved", "approval_id": 999}, 200),
-                    ({"outcome": "completed"}, 409),
-                ):
-                    answer = await chat.http.post(path, json=body)
-                    assert answer.status_code == status, answer.text
-                assert answer.json()["code"] == "outcome_not_possible"
-                await decide(chat, client, "approved")
-                await client.final("m-1")
-
-
-class Forgetful(InProcessChat):
-    """Away, for once, when the first answer is to be taken off the queue."""
-
-    was_away = False
-
-    async def done(self, ref: SessionRef, holder: str, state: bytes) -> None:
-        if not self.was_away:
-            self.was_away = True
-            raise RetryLater("memory_unavailable", "away")
-        await super().done(ref, holder, state)
+    async def test_what_is_no_decision_is_refused_with_its_reason(self, desk: Desk) -> None:
+        async with desk([Says(DRAFT)]) as (chat, client):
+            await held(client)
+            path = f"/v1/chat/sessions/{client.session}/human"
+            for body, status in (
+                ({"outcome": "edited"}, 422),
+                ({"outcome": "waiting", "text": "mine"}, 422),
+                ({"outcome": "approved", "approval_id": 0}, 422),
+                ({"outcome": "approved", "approval_id": 999}, 200),
+                ({"outcome": "completed"}, 409),
+            ):
+                answer = await chat.http.post(path, json=body)
+                assert answer.status_code == status, answer.text
+            assert answer.json()["code"] == "outcome_not_possible"
+            await decide(chat, client, "approved")
+            await client.final("m-1")
 
 
 class Reached:
@@ -384,49 +371,45 @@ class TestOnce:
             assert len(other.model.requests) == (decided == "rejected")
 
     async def test_a_text_that_was_sent_when_its_replica_died_is_not_sent_again(
-        self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str
+        self, desk: Desk, engine: httpx.AsyncClient
     ) -> None:
         clock = Clock()
         store = Forgetful(monotonic=clock)
         script = [Says(DRAFT), Says(BETTER)]
-        async with running_chat(tmp_path, script, shared=(store, store), engine_url=engine_url) as chat:
-            await chat.add(await agent_of(engine))
-            async with chat.client() as client:
-                await held(client)
-                await decide(chat, client, "approved")
-                await client.final("m-1")
-                while not store.was_away:
-                    await asyncio.sleep(0.01)
-                clock.ahead += LEASE_S
-                await held(client, "m-2")
-                await decide(chat, client, "approved")
-                await client.final("m-2")
-                assert [client.text(each) for each in ("m-1", "m-2")] == [DRAFT, BETTER]
-                assert await bot_said(engine, client) == [DRAFT, BETTER]
-                assert [f["id"] for f in client.frames if f["final"]] == ["m-1", "m-2"]
-                assert DRAFT in [each.content for each in chat.model.requests[-1].messages]
+        async with desk(script, shared=(store, store)) as (chat, client):
+            await held(client)
+            await decide(chat, client, "approved")
+            await client.final("m-1")
+            while not store.was_away:
+                await asyncio.sleep(0.01)
+            clock.ahead += LEASE_S
+            await held(client, "m-2")
+            await decide(chat, client, "approved")
+            await client.final("m-2")
+            assert [client.text(each) for each in ("m-1", "m-2")] == [DRAFT, BETTER]
+            assert await bot_said(engine, client) == [DRAFT, BETTER]
+            assert [f["id"] for f in client.frames if f["final"]] == ["m-1", "m-2"]
+            assert DRAFT in [each.content for each in chat.model.requests[-1].messages]
 
     @pytest.mark.long
     async def test_a_text_of_an_answer_that_came_to_nothing_makes_room(
-        self, tmp_path: Path, engine: httpx.AsyncClient, engine_url: str
+        self, desk: Desk, engine: httpx.AsyncClient
     ) -> None:
-        async with running_chat(tmp_path, [Says(DRAFT), Says(BETTER)], engine_url=engine_url) as chat:
-            await chat.add(await agent_of(engine))
-            async with chat.client() as client:
-                await held(client)
-                await decide(chat, client, "approved")
-                await client.final("m-1")
-                contact = next(f["content"] for f in client.frames if "contact" in f["content"])
-                body = {"conversationId": contact["conversation"], "contactId": contact["contact"]}
-                orphan = {**body, "outcome": "waiting", "text": "Whose is this?"}
-                assert (await engine.post("/v1/handle-human-task", json=orphan)).status_code == 200
-                await held(client, "m-2")
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.1):
-                        await client.final("m-2")
-                assert client.text("m-2") == ""
-                last = (await rows(engine, client, "handle-human-task"))[-1]
-                assert orjson.dumps(last).decode().count(BETTER) == 1
-                await decide(chat, client, "approved")
-                await client.final("m-2")
-                assert client.text("m-2") == BETTER
+        async with desk([Says(DRAFT), Says(BETTER)]) as (chat, client):
+            await held(client)
+            await decide(chat, client, "approved")
+            await client.final("m-1")
+            contact = next(f["content"] for f in client.frames if "contact" in f["content"])
+            body = {"conversationId": contact["conversation"], "contactId": contact["contact"]}
+            orphan = {**body, "outcome": "waiting", "text": "Whose is this?"}
+            assert (await engine.post("/v1/handle-human-task", json=orphan)).status_code == 200
+            await held(client, "m-2")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await client.final("m-2")
+            assert client.text("m-2") == ""
+            last = (await rows(engine, client, "handle-human-task"))[-1]
+            assert orjson.dumps(last).decode().count(BETTER) == 1
+            await decide(chat, client, "approved")
+            await client.final("m-2")
+            assert client.text("m-2") == BETTER
