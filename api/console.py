@@ -14,7 +14,7 @@ from typing import get_args
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
 from typing_extensions import TypedDict
 
@@ -91,7 +91,11 @@ def console_routes(built: Path = BUILT, building: Path = BUILDING) -> list[Route
             return Response("There is no such file.", 404, headers=_SAFE, media_type="text/plain")
         return _file(found, request.headers, _FOR_EVER)
 
+    async def front_door(request: Request) -> Response:
+        return RedirectResponse("console")
+
     return [
+        Route("/", front_door, methods=["GET"], include_in_schema=False),
         Route("/console/assets/{name:str}", asset, methods=["GET"], include_in_schema=False),
         Route("/console", page, methods=["GET"], include_in_schema=False),
         Route("/console/{address:path}", page, methods=["GET"], include_in_schema=False),

@@ -198,7 +198,8 @@ def _config(app: FastAPI, **more: Any) -> uvicorn.Config:
 
 def _announce(host: str, port: int, how: str = "") -> None:
     typer.echo(
-        f"Flow Engine on {http_door.origin(host, port)}{how} (API reference: /docs). Ctrl-C stops it.",
+        f"Flow Engine on {http_door.origin(host, port)}{how} "
+        "(console: /console, API reference: /docs). Ctrl-C stops it.",
         err=True,
     )
 

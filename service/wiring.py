@@ -46,7 +46,7 @@ from api.scores import ScoreRoutes
 from api.simulations import SimulationRoutes
 from api.tags import TagRoutes
 from api.tries import TryRoutes
-from flow_engine.errors import RetryLater
+from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.clock import Clock, SystemClock
 from flow_engine.ports.designer_help import UnconfiguredRewriter
@@ -137,10 +137,15 @@ def new_id() -> str:
 
 
 def open_flow_database(settings: Settings) -> FlowDatabase:
+    """MongoDB where its URL is set, else SQLite. Raises CallTheOperator `data_dir_unusable`."""
     if settings.mongo_url is not None:
         mongo = MongoDatabase(settings.mongo_url)
         return FlowDatabase(mongo, MongoFlowStore(mongo), MongoVersionStore(mongo))
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"FLOW_ENGINE_DATA_DIR: {settings.data_dir} cannot be made or used: {error.strerror}"
+        raise CallTheOperator("data_dir_unusable", message) from error
     sqlite = SqliteDatabase(settings.data_dir)
     return FlowDatabase(sqlite, SqliteFlowStore(sqlite), SqliteVersionStore(sqlite))
 

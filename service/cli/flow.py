@@ -141,7 +141,9 @@ def _print_findings(reports: list[FileReport]) -> None:
                 Text.assemble(f"{file}:{row['pointer']}: ", (row["code"], colour), f" {row['message']}")
             )
     errors, warnings = (sum(len(report[kind]) for report in reports) for kind in ("errors", "warnings"))
-    notes.print(Text(f"{len(reports)} file(s), {errors} error(s), {warnings} warning(s)"))
+    unreadable = sum("unreadable" in report for report in reports)
+    rest = f", {unreadable} unreadable" if unreadable else ""
+    notes.print(Text(f"{len(reports)} file(s), {errors} error(s), {warnings} warning(s){rest}"))
 
 
 class Format(StrEnum):

@@ -5,6 +5,7 @@ Exit codes of every command: 0 done, 1 something was found wrong, 2 it could not
 
 import asyncio
 from collections.abc import Callable
+from importlib import metadata
 from typing import Annotated, Any
 
 import orjson
@@ -19,6 +20,12 @@ from service import late
 from service.cli import flow, gateway, importing, mail, voice, workspace
 from service.settings import Settings, read_settings, shown_value, variable_of
 
+_WHERE = {
+    "memory_unavailable": "; it is looked for at FLOW_ENGINE_REDIS_URL",
+    "flow_store_unavailable": "; it is looked for at FLOW_ENGINE_MONGO_URL, or in FLOW_ENGINE_DATA_DIR",
+}
+"""Which setting says where a store is, by the code of the refusal that it causes."""
+
 
 class Commands(TyperGroup):
     """Every refusal of any command ends here: its reason on standard error, and exit code 2."""
@@ -27,7 +34,8 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except FlowEngineError as refused:
-            typer.echo(f"flow-engine: {refused.detail}", err=True)
+            where = _WHERE.get(refused.code, "")
+            typer.echo(f"flow-engine: {refused.detail}{where}", err=True)
             raise typer.Exit(2) from None
 
 
@@ -42,6 +50,23 @@ app.add_typer(jobs, name="jobs")
 app.add_typer(mail.commands, name="mail")
 app.add_typer(voice.commands, name="voice")
 app.add_typer(workspace.commands, name="workspace")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flow-engine {metadata.version('flow-engine')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
+    ] = False,
+) -> None:
+    """Versioned conversational flows, and the agents that talk by them."""
+
 
 HOST = Annotated[str, typer.Option(help="Address to listen on; others than loopback need API keys.")]
 PORT = Annotated[int, typer.Option(min=1, max=65_535, help="Port to listen on.")]

@@ -88,6 +88,11 @@ async def test_only_files_of_the_build_are_served(http: httpx.AsyncClient, name:
     assert reply.status_code == 404 or reply.content == PAGE
 
 
+async def test_the_root_leads_to_the_console(http: httpx.AsyncClient) -> None:
+    reply = await http.get("/")
+    assert (reply.status_code, reply.headers["Location"]) == (307, "console")
+
+
 async def test_before_a_build_the_page_waits_and_says_how_it_is_made(http: httpx.AsyncClient) -> None:
     reply = await http.get("/console/flows")
     assert reply.status_code == 200

@@ -99,7 +99,7 @@ class TestProblems:
             assert (await scene.http.get("/v1/memory/conv-1")).status_code == 404
 
     @pytest.mark.parametrize(
-        "path", ["/", "/v1", "/v1/", "/v2/flows", "/v1/nothing", "/v1/prompt", "/favicon.ico"]
+        "path", ["/v1", "/v1/", "/v2/flows", "/v1/nothing", "/v1/prompt", "/favicon.ico"]
     )
     async def test_an_unknown_path_is_404(self, path: str) -> None:
         async with open_scene() as scene:

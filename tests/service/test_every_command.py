@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,19 @@ def test_limits_of_numbers_are_told(tmp_path: Path) -> None:
         code, out, err = run(*arguments)
         assert (code, out) == (2, ""), arguments
         assert said in err, arguments
+
+
+def test_the_version_is_that_of_the_installation() -> None:  # F42
+    code, out, _ = run("--version")
+    assert (code, out) == (0, f"flow-engine {metadata.version('flow-engine')}\n")
+
+
+def test_a_data_directory_that_cannot_be_made_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:  # F42
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("FLOW_ENGINE_DATA_DIR", str(file / "data"))
+    code, _, err = run("serve", "--port", "1")
+    assert code == UNREADABLE
+    assert f"FLOW_ENGINE_DATA_DIR: {file / 'data'} cannot be made or used: Not a directory" in err

@@ -127,6 +127,13 @@ def test_what_is_no_json_cannot_be_read(file: Path, text: str) -> None:  # F9
     assert report["files"][0]["unreadable"].startswith("not JSON")
 
 
+def test_what_cannot_be_read_is_counted_apart(file: Path, tmp_path: Path) -> None:  # F9
+    file.write_text(json.dumps(sound_version()), "utf-8")
+    code, _, err = validate(str(tmp_path / "none.json"), str(file))
+    assert code == 2
+    assert err.splitlines()[-1] == "2 file(s), 0 error(s), 0 warning(s), 1 unreadable"
+
+
 @pytest.mark.parametrize("text", ["[]", "3", "null"])
 def test_json_that_is_no_object_is_an_error(text: str) -> None:  # F2
     code, report = as_json("-", stdin=text)
