@@ -58,7 +58,7 @@ class LintFinding:
     def as_finding(self) -> Finding:
         """As the API sends it: one message, the reason and then what to do. One line. Raises KeyError for a
         code that the table lacks."""
-        return Finding(self.pointer, self.code, f"{self.reason}. {CODES[self.code].advice}")
+        return Finding(self.pointer, self.code, f"{self.reason.rstrip('.')}. {CODES[self.code].advice}")
 
 
 Findings: TypeAlias = Iterable[LintFinding]

@@ -220,7 +220,8 @@ class RuleSummariser:
 def _sentences(request: SummaryRequest, piece: Callable[[str], str]) -> Iterator[str]:
     if request.tasks_passed:
         yield piece("summary_tasks").format(tasks=" → ".join(request.tasks_passed))
-    said = [turn.body for turn in request.turns if turn.src == "user" and turn.type == "message"]
+    dialogue = (turn for turn in request.turns if turn.src == "user" and turn.type == "message")
+    said = [turn.body for turn in dialogue if turn.body.strip()]
     if said:
         quoted = " / ".join(_cut(_one_line(body)) for body in said[-LAST_WORDS:])
         yield piece("summary_said").format(text=quoted)

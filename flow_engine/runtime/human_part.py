@@ -101,7 +101,8 @@ class HumanPart(ConversationState):
         elif outcome not in accepted:
             ways = self.task.kind.events.get(outcome, ())
             if outcome in _OF_TEXTS or all(target != self.status for _, target in ways):
-                where = f"task {self.task.name!r} ({self.task.type}, {self.status})"
+                kind = self.task.type if self.status is None else f"{self.task.type}, {self.status}"
+                where = f"task {self.task.name!r} ({kind})"
                 raise ReloadAndDecide(
                     "outcome_not_possible",
                     f"{outcome!r} does not follow in {where}",

@@ -56,11 +56,13 @@ class ClosureVerdict:
 
 def check_caller_data(contact: NewContact) -> None:
     """Raises CorrectTheInput `caller_data_too_large`. In bytes of JSON."""
-    size = json_bytes(contact.data) + json_bytes(contact.tenant)
+    sizes = {"/contact": json_bytes(contact.data), "/tenant": json_bytes(contact.tenant)}
+    size = sum(sizes.values())
     if size > MAX_CALLER_DATA_BYTES:
         message = f"'contact' and 'tenant' have {size} bytes of JSON; accepted are {MAX_CALLER_DATA_BYTES}"
+        larger = max(sizes, key=sizes.__getitem__)
         raise CorrectTheInput(
-            "caller_data_too_large", message, [Finding("/contact", "caller_data_too_large", message)]
+            "caller_data_too_large", message, [Finding(larger, "caller_data_too_large", message)]
         )
 
 
@@ -288,8 +290,8 @@ class Conversations:
             )
         except OutboundRefused:
             return self._failed("refused", "the outbound policy of this service forbids its address")
-        except OutboundFailed:
-            return self._failed("unreachable", f"no usable answer within {CLOSURE_HANDLER_TIMEOUT_S:g} s")
+        except OutboundFailed as trouble:
+            return self._failed("unreachable", f"no usable answer: {trouble}")
         if not 200 <= answer.status < 300:
             return replace(
                 self._failed("status", f"it answered with status {answer.status}"), status=answer.status

@@ -158,14 +158,14 @@ class TestNothingIsForgotten:
 
 class TestAClosureHandler:
     @pytest.mark.parametrize(
-        ("answer", "reason"),
+        ("answer", "reason", "why"),
         [
-            (OutboundRefused("private"), "refused"),
-            (OutboundFailed("slow"), "unreachable"),
-            (OutboundReply(500, b"true"), "status"),
+            (OutboundRefused("private"), "refused", "the outbound policy of this service forbids"),
+            (OutboundFailed("'a.example' does not resolve"), "unreachable", "'a.example' does not resolve"),
+            (OutboundReply(500, b"true"), "status", "it answered with status 500"),
         ],
     )
-    async def test_its_failure_is_seen(self, answer: Answer, reason: str) -> None:  # D3, contract 4
+    async def test_its_failure_is_seen(self, answer: Answer, reason: str, why: str) -> None:  # D3, contract 4
         async with open_scene(over_many_contacts(), answers={HANDLER: [answer]}) as scene:
             await scene.started()
             with capture_logs() as logs:
@@ -174,6 +174,7 @@ class TestAClosureHandler:
             assert told == [("warning", reason)]
             assert reply["status"] == "between_contacts"
             assert "closure handler" in reply["handlerError"]
+            assert why in reply["handlerError"]
             assert await bodies(scene, "handler_failed") == [{"subtype": "handler_failed", "reason": reason}]
             metrics = (await scene.http.get("/metrics")).text
             assert f'flow_engine_handler_failures_total{{reason="{reason}"}} 1.0' in metrics
@@ -273,6 +274,9 @@ class TestWords:
         async with open_scene(clinic()) as scene:
             refused = await scene.contact(contact={"note": "x" * 65_536})
             assert (refused.status_code, refused.json()["code"]) == (422, "caller_data_too_large")
+            assert refused.json()["errors"][0]["pointer"] == "/contact"
+            refused = await scene.contact(tenant={"note": "x" * 65_536})
+            assert refused.json()["errors"][0]["pointer"] == "/tenant"
             await scene.started()
             long = await scene.say("m1", "ì" * 16_385)
             assert (long.status_code, long.json()["code"]) == (422, "utterance_too_long")

@@ -285,6 +285,11 @@ class TestSummariesByRules:
                 id="only-messages",
             ),
             pytest.param(
+                {"turns": (turn("user", ""), turn("user", " \n"), turn("user", "one"))},
+                "<summary_said en-US> one",
+                id="no-empty-message",
+            ),
+            pytest.param(
                 {"turns": tuple(turn("user", word) for word in ("one", "two", "three", "four"))},
                 "<summary_said en-US> two / three / four",
                 id="the-last-three",

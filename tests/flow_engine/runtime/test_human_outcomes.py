@@ -95,7 +95,8 @@ class TestOutcomes:
         with pytest.raises(ReloadAndDecide) as raised:
             talk.human(asked)
         assert raised.value.code == "outcome_not_possible"  # F34
-        assert raised.value.detail == f"{asked!r} does not follow in task {task!r} ({kind}, {status})"
+        where = f"{kind}, {status}" if status else kind
+        assert raised.value.detail == f"{asked!r} does not follow in task {task!r} ({where})"
         assert raised.value.accepted == accepted
         assert raised.value.state.facts["taskStatus"] == status
         assert talk.session == before
