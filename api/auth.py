@@ -11,7 +11,8 @@ from typing import Annotated, Literal, get_args, overload
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
+from flow_engine.documents.findings import breaches_of
+from flow_engine.errors import CallTheOperator, CorrectTheInput
 
 Scope = Literal["designer", "agent", "tools", "chat", "gateway", "workspace", "operator", "privacy", "admin"]
 ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
@@ -109,7 +110,7 @@ class Keyring:
         try:
             entries = _KeysFile.model_validate_json(text).keys
         except ValidationError as error:
-            places = ", ".join(pointer(*e["loc"]) + " " + e["msg"] for e in error.errors(include_input=False))
+            places = ", ".join(breaches_of(error))
             raise CallTheOperator(
                 "api_keys_unreadable", f"the file of API keys is not valid: {places}"
             ) from None

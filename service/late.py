@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from adapters import extraction
+    from adapters.models import providers as model_providers
+    from adapters.outbound import policy as outbound_policy
     from channels.chat import settings as chat_settings
     from channels.gateway import cache as gateway_cache
     from channels.gateway import config as gateway_settings
@@ -62,6 +64,8 @@ __all__ = [
     "mail_demo",
     "mail_serve",
     "memory_notices",
+    "model_providers",
+    "outbound_policy",
     "recorded_tests",
     "replay_reports",
     "replaying",
@@ -92,6 +96,8 @@ _ELSEWHERE = {
     "gateway_settings": "channels.gateway.config",
     "gateway_usage": "channels.gateway.usage",
     "in_process_memory": "memory.in_process",
+    "model_providers": "adapters.models.providers",
+    "outbound_policy": "adapters.outbound.policy",
     "recorded_tests": "flow_engine.testing.recorded_test",
     "replay_reports": "flow_engine.testing.replay_page",
     "scenario_results": "flow_engine.testing.report",

@@ -11,9 +11,13 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from flow_engine.documents import DocumentLimits
-from flow_engine.errors import CallTheOperator
+from flow_engine.documents.findings import problems_of
+from flow_engine.errors import CallTheOperator, CorrectTheInput
+from service import late
 
 _REDIS = ("redis", "rediss")
+_MONGO = re.compile(r"mongodb(\+srv)?://[^/?#\s]")
+_WEB = re.compile(r"https?://[^/?#\s]")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+")
 _Read = TypeVar("_Read", bound=BaseSettings)
 
@@ -157,6 +161,35 @@ class Settings(BaseSettings):
             raise ValueError("accepted is redis:// or rediss:// with host:port, or unix:// with a path")
         return value
 
+    @field_validator("mongo_url")
+    @classmethod
+    def _a_mongo_url(cls, value: str | None) -> str | None:
+        if value is not None and not _MONGO.match(value):
+            raise ValueError("accepted is mongodb:// or mongodb+srv:// with a host")
+        return value
+
+    @field_validator("webhook_url")
+    @classmethod
+    def _a_web_address(cls, value: str | None) -> str | None:
+        if value is not None and not _WEB.match(value):
+            raise ValueError("accepted is http:// or https:// with a host")
+        return value
+
+    @field_validator("outbound_allow")
+    @classmethod
+    def _an_allow_list(cls, value: str) -> str:
+        if value:
+            try:
+                late.outbound_policy.AllowList.parse(value)
+            except CorrectTheInput as wrong:
+                raise ValueError("; ".join(each.message for each in wrong.findings)) from wrong
+        return value
+
+    @field_validator("llm_model")
+    @classmethod
+    def _models(cls, value: str | None) -> str | None:
+        return None if value is None else late.model_providers.model_names(value)
+
     @field_validator("public_url")
     @classmethod
     def _a_base_url(cls, value: str | None) -> str | None:
@@ -224,5 +257,5 @@ def read_settings(kind: type[_Read], variable: Callable[[str], str] = variable_o
     try:
         return kind()
     except ValidationError as error:
-        wrong = [f"{variable(str(e['loc'][0]))}: {e['msg']}" for e in error.errors(include_input=False)]
+        wrong = [f"{variable(str(each.place[0]))}: {each.message}" for each in problems_of(error)]
         raise CallTheOperator("settings_invalid", "; ".join(wrong)) from None

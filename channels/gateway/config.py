@@ -32,7 +32,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from flow_engine.errors import CallTheOperator, pointer
+from flow_engine.documents.findings import breaches_of
+from flow_engine.errors import CallTheOperator
 
 Kind = Literal["ollama", "openai", "vllm", "gemini"]
 CacheMode = Literal["off", "strict", "final"]
@@ -160,8 +161,7 @@ def read_gateway_file(path: Path) -> GatewayFile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _invalid(path, str(error)) from None
     except ValidationError as error:
-        places = [f"{pointer(*e['loc'])} {e['msg']}".strip() for e in error.errors(include_input=False)]
-        raise _invalid(path, "; ".join(places)) from None
+        raise _invalid(path, "; ".join(breaches_of(error))) from None
     folder = path.resolve().parent
     workspaces = [
         each.model_copy(update={"path": folder / each.path.expanduser()}) for each in file.workspaces

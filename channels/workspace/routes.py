@@ -29,7 +29,8 @@ from channels.gateway import app
 from channels.gateway.wire import DONE_FRAME, ApiError, frame, written
 from channels.workspace import assistant
 from channels.workspace.toolbox import Choice, Question
-from flow_engine.errors import FlowEngineError, pointer
+from flow_engine.documents.findings import breaches_of
+from flow_engine.errors import FlowEngineError
 
 
 class _Body(BaseModel):
@@ -54,8 +55,7 @@ async def _read(http: Request, kind: type[Any]) -> Any:
     try:
         return kind.model_validate_json(await app.read_body(http))
     except ValidationError as error:
-        places = [f"{pointer(*e['loc'])} {e['msg']}".strip() for e in error.errors(include_input=False)]
-        raise ApiError(400, "; ".join(places), code="invalid_body") from None
+        raise ApiError(400, "; ".join(breaches_of(error)), code="invalid_body") from None
 
 
 class _Nobody:

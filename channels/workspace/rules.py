@@ -28,7 +28,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from adapters.models.tools import Verdict, strictest
 from channels.workspace.commands import WRAPPERS, CommandLine, read_line, runs, starts_with
-from flow_engine.errors import CallTheOperator, pointer
+from flow_engine.documents.findings import breaches_of, problems_of
+from flow_engine.errors import CallTheOperator
 
 ASKING: Final = frozenset(("write_file", "delete_file", "shell_exec"))
 TOOLS: Final = (
@@ -209,8 +210,7 @@ def read_rules(path: Path) -> Rules:
     except tomllib.TOMLDecodeError as error:
         raise CallTheOperator("rules_invalid", f"{path}: {error}") from None
     except ValidationError as error:
-        places = [f"{pointer(*e['loc'])} {e['msg']}" for e in error.errors(include_input=False)]
-        raise CallTheOperator("rules_invalid", f"{path}: {'; '.join(places)}") from None
+        raise CallTheOperator("rules_invalid", f"{path}: {'; '.join(breaches_of(error))}") from None
 
 
 def answers_to(options: Sequence[str]) -> Rules:
@@ -229,7 +229,6 @@ def answers_to(options: Sequence[str]) -> Rules:
                 )
             )
         except ValidationError as error:
-            raise CallTheOperator(
-                "yes_to_invalid", f"--yes-to {text!r}: {error.errors()[0]['msg']}"
-            ) from None
+            reason = next(problems_of(error)).message
+            raise CallTheOperator("yes_to_invalid", f"--yes-to {text!r}: {reason}") from None
     return Rules(tuple(rules))

@@ -92,7 +92,13 @@ def problems_of(error: ValidationError) -> Iterator[Problem]:
         given, context = cast("object", details["input"]), details.get("ctx", {})
         items = cast("list[object]", given) if isinstance(given, list) else ()
         if details["type"] != "too_short" or len(items) < context["min_length"]:
-            yield Problem(details["type"], details["loc"], cast("object", given), context, details["msg"])
+            message = details["msg"].removeprefix("Value error, ")
+            yield Problem(details["type"], details["loc"], cast("object", given), context, message)
+
+
+def breaches_of(error: ValidationError) -> list[str]:
+    """Every error as its JSON pointer and message; the message alone for one of the whole."""
+    return [f"{pointer(*each.place)} {each.message}".strip() for each in problems_of(error)]
 
 
 def findings_of(

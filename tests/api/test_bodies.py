@@ -43,7 +43,7 @@ UTTERANCE = {
     "body": "Good morning",
 }
 ENTRY = {"updatedBy": "crm", "contactId": "call-1", "varId": "var_string", "value": "Ada"}
-VERSION_NEEDED = "Value error, give either 'conversationalFlowVersionId', or 'flowId' and 'tag'"
+VERSION_NEEDED = "give either 'conversationalFlowVersionId', or 'flowId' and 'tag'"
 REQUIRED = "Field required"
 
 Found = list[tuple[str, str, str]]
@@ -227,7 +227,7 @@ class TestNewContacts:
         [
             (
                 b"123456789012345678901234567890",
-                "Value error, accepted are numbers from -9223372036854775808 to 18446744073709551615; "
+                "accepted are numbers from -9223372036854775808 to 18446744073709551615; "
                 "one beyond can be kept as the text of a string or custom variable",
             ),
             (b"1e400", None),
@@ -323,7 +323,7 @@ class TestUtterances:
         "ts", ["0001-01-01T00:00:00Z", "0001-12-31T23:59:59Z", "9999-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
     )
     def test_the_ends_of_the_calendar_are_refused(self, ts: str) -> None:
-        message = "Value error, accepted are moments of the years 2 to 9998"
+        message = "accepted are moments of the years 2 to 9998"
         assert findings(HandleUtterance, {**UTTERANCE, "ts": ts}) == [("/ts", "value_error", message)]  # A9
 
     @pytest.mark.parametrize("ts", ["yesterday", "", "2026-13-01T00:00:00Z", None, [], {}])

@@ -435,29 +435,29 @@ class TestTheFile:
         ("text", "told"),
         [
             ("", "/backends Field required"),
-            ("backends = []", "/backends Value error, accepted is at least one backend"),
+            ("backends = []", "/backends accepted is at least one backend"),
             (
                 FILE.replace('"ollama"', '"grok"'),
                 "/backends/0/kind Input should be 'ollama', 'openai', 'vllm' or 'gemini'",
             ),
             (
                 FILE.replace("http://127.0.0.1:11434/", "127.0.0.1:11434"),
-                "/backends/0/url Value error, accepted is http:// or https://, a host, and where there are "
+                "/backends/0/url accepted is http:// or https://, a host, and where there are "
                 "any a port and a path",
             ),
             (
                 FILE.replace('["qwen3:8b"]', "[]"),
-                "/backends/0 Value error, a backend names at least one model, in 'models' or 'aliases'",
+                "/backends/0 a backend names at least one model, in 'models' or 'aliases'",
             ),
             (
                 FILE.replace('"ollama"', '"vllm"') + "num_ctx = 8192\n",
-                "/backends/0 Value error, num_ctx and keep_alive are for kind 'ollama'",
+                "/backends/0 num_ctx and keep_alive are for kind 'ollama'",
             ),
             (FILE + "wieght = 2\n", "/backends/0/wieght Extra inputs are not permitted"),
             (FILE + "timeout_s = 0\n", "/backends/0/timeout_s Input should be greater than 0"),
             (
                 FILE + FILE + 'fallbacks = ["local", "other"]\n',
-                "Value error, two backends are named 'local'; 'local' cannot fall back on 'local'; 'local' "
+                "two backends are named 'local'; 'local' cannot fall back on 'local'; 'local' "
                 "cannot fall back on 'other'; backends are: local, local",
             ),
         ],
