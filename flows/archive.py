@@ -1,6 +1,7 @@
 """Journals of conversations that are over, in the database of the flows: SQLite or MongoDB.
 
-    journals          {tenant_id, conversation_id, first, last, began, origin, kept_until, content}: a part
+    journals          {tenant_id, conversation_id, first, last, began, origin, kept_until, content}: a part,
+                      with {flow_id, tag, started} of its conversation, empty for what an earlier release put
     erased_journals   {tenant_id, digest, erased_at}: what is not to come back, without its name
 
 Times are milliseconds since 1970.
@@ -15,8 +16,9 @@ from typing import Any, Final
 
 from pymongo.errors import DuplicateKeyError
 
+from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.flow_store import ArchivedPart, ArchiveTerm
+from flow_engine.ports.flow_store import ArchivedPart, ArchivedStart, ArchiveTerm
 from flows.mongo_store import MongoDatabase, document_id, mongo_errors_translated
 from flows.sqlite_store import SqliteDatabase
 
@@ -31,6 +33,9 @@ _SCHEMA = (
         tenant_id TEXT NOT NULL, digest TEXT NOT NULL, erased_at INTEGER NOT NULL,
         PRIMARY KEY (tenant_id, digest))""",
 )
+_COLUMNS = {"flow_id": "TEXT NOT NULL DEFAULT ''", "tag": "TEXT", "started": "INTEGER NOT NULL DEFAULT 0"}
+"""Of `journals`, added to a table that has been there before."""
+_BY_TAG = "CREATE INDEX IF NOT EXISTS journals_by_tag ON journals (tenant_id, tag, started)"
 CHECKPOINTS: Final = 20
 CHECKPOINT_PAUSE_S: Final = 0.25
 """Another process that reads meanwhile keeps the write-ahead log from being emptied."""
@@ -66,8 +71,9 @@ class SqliteArchive:
             if not kept:
                 return False
         await self._rows(
-            "UPDATE journals SET kept_until = ? WHERE tenant_id = ? AND conversation_id = ?",
-            (until, tenant_id, conversation_id),
+            "UPDATE journals SET kept_until = ?, flow_id = ?, tag = ?, started = ? "
+            "WHERE tenant_id = ? AND conversation_id = ?",
+            (until, term.flow_id, term.tag, _ms(term.started_at), tenant_id, conversation_id),
         )
         return True
 
@@ -85,6 +91,29 @@ class SqliteArchive:
             (*conversation, after, _ms(now), -1 if at_most is None else at_most),
         )
         return [ArchivedPart(*row) for row in rows]
+
+    async def begun_by(
+        self,
+        tenant_id: str,
+        tag: str,
+        *,
+        flow_id: str | None,
+        before: ArchivedStart | None,
+        at_most: int,
+        now: datetime,
+    ) -> Sequence[ArchivedStart]:
+        wanted, parameters = "tenant_id = ? AND tag = ? AND kept_until > ?", [tenant_id, tag, _ms(now)]
+        if flow_id is not None:
+            wanted, parameters = f"{wanted} AND flow_id = ?", [*parameters, flow_id]
+        if before is not None:
+            wanted = f"{wanted} AND (started, conversation_id) < (?, ?)"
+            parameters += [before.started, before.conversation_id]
+        rows = await self._rows(
+            f"SELECT DISTINCT conversation_id, started FROM journals WHERE {wanted} "  # noqa: S608
+            "ORDER BY started DESC, conversation_id DESC LIMIT ?",
+            [*parameters, at_most],
+        )
+        return [ArchivedStart(*row) for row in rows]
 
     async def forks(self, conversation: ConversationRef) -> Sequence[str]:
         rows = await self._rows(
@@ -119,10 +148,21 @@ class SqliteArchive:
         await self._rows("DELETE FROM erased_journals WHERE erased_at < ?", (_ms(erased_before),))
         return len(gone)
 
+    async def _columns(self) -> set[str]:
+        return {str(column[1]) for column in await self._database.rows("PRAGMA table_info(journals)", ())}
+
     async def _rows(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
         if not self._is_made:
             for made in (*_SCHEMA, "PRAGMA secure_delete = ON"):
                 await self._database.rows(made, ())
+            columns = await self._columns()
+            for name in _COLUMNS.keys() - columns:
+                try:
+                    await self._database.rows(f"ALTER TABLE journals ADD COLUMN {name} {_COLUMNS[name]}", ())
+                except RetryLater:  # unless another process was faster
+                    if name not in await self._columns():
+                        raise
+            await self._database.rows(_BY_TAG, ())
             self._is_made = True
         return await self._database.rows(statement, parameters)
 
@@ -145,6 +185,7 @@ class MongoArchive:
             if not self._is_indexed:
                 await journals.create_index([("kept_until", 1)])
                 await journals.create_index([("tenant_id", 1), ("origin", 1)])
+                await journals.create_index([("tenant_id", 1), ("tag", 1), ("started", -1)])
                 await journals.create_index([("tenant_id", 1), ("conversation_id", 1), ("first", 1)])
                 self._is_indexed = True
             for part in parts:
@@ -166,7 +207,8 @@ class MongoArchive:
                     )
                 except DuplicateKeyError:
                     continue  # a longer one is there
-            await journals.update_many(_of(conversation), {"$set": {"kept_until": until}})
+            start = {"flow_id": term.flow_id, "tag": term.tag, "started": _ms(term.started_at)}
+            await journals.update_many(_of(conversation), {"$set": {"kept_until": until, **start}})
         if await self._is_erased(conversation, ended):
             await self.remove(conversation, removed_at=None)
             return False
@@ -185,6 +227,33 @@ class MongoArchive:
             cursor = self._database.collection("journals").find(wanted).sort([("first", 1)])
             found = await cursor.limit(at_most or 0).to_list()
         return [ArchivedPart(f["first"], f["last"], f["began"], b64decode(f["content"])) for f in found]
+
+    async def begun_by(
+        self,
+        tenant_id: str,
+        tag: str,
+        *,
+        flow_id: str | None,
+        before: ArchivedStart | None,
+        at_most: int,
+        now: datetime,
+    ) -> Sequence[ArchivedStart]:
+        wanted: dict[str, object] = {"tenant_id": tenant_id, "tag": tag, "kept_until": {"$gt": _ms(now)}}
+        wanted |= {} if flow_id is None else {"flow_id": flow_id}
+        wanted |= {} if before is None else {"started": {"$lte": before.started}}
+        beyond = None if before is None else (before.started, before.conversation_id)
+        found: dict[str, ArchivedStart] = {}
+        with mongo_errors_translated():
+            cursor = self._database.collection("journals").find(
+                wanted, {"_id": 0, "conversation_id": 1, "started": 1}
+            )
+            async for part in cursor.sort([("started", -1), ("conversation_id", -1)]):
+                id, started = part["conversation_id"], part["started"]
+                if len(found) == at_most and id not in found:
+                    break
+                if beyond is None or (started, id) < beyond:
+                    found[id] = ArchivedStart(id, started)
+        return list(found.values())
 
     async def forks(self, conversation: ConversationRef) -> Sequence[str]:
         wanted = {"tenant_id": conversation.tenant_id, "origin": conversation.conversation_id}

@@ -26,7 +26,7 @@ from flow_engine.use_cases.submissions import Submissions
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flows.samples import UNNAMED_FLOW, unwrapped
 from service.settings import Settings
-from service.wiring import new_id, open_flow_database, open_memory
+from service.wiring import kept_journal, new_id, open_flow_database, open_memory
 from system_prompts.loader import load_system_prompts
 
 ADDRESS = "http://127.0.0.1:8080"
@@ -169,14 +169,15 @@ async def _opened(settings: Settings) -> AsyncGenerator[tuple[Recordings, FlowSt
             "set FLOW_ENGINE_REDIS_URL; without it conversations are kept inside `serve`: get recordings by "
             "GET /v1/conversations/{id}/recording, or POST /v1/flows/{id}/versions/{vid}/replays",
         )
-    memory, database = open_memory(settings), open_flow_database(settings)
+    memory, database, clock = open_memory(settings), open_flow_database(settings), SystemClock()
     try:
         await database.connection.open()
         flow_service = FlowService(
-            flows=database.flows, versions=database.versions, clock=SystemClock(), new_id=new_id
+            flows=database.flows, versions=database.versions, clock=clock, new_id=new_id
         )
         versions = VersionsInUse(flow_service, memory.definitions)
-        yield Recordings(versions, memory.journal, memory.listing), database.flows
+        journal = kept_journal(settings, memory, database, versions, clock)
+        yield Recordings(versions, journal, memory.listing), database.flows
     finally:
         await database.connection.close()
         await memory.close()

@@ -166,7 +166,7 @@ def kept_journal(
     archive = SqliteArchive(connection) if sqlite else MongoArchive(connection)
     kept = timedelta(days=settings.journal_days)
     schedule = RedisJobSchedule(memory.driver).schedule
-    return KeptJournal(memory.journal, archive, versions, clock, kept, schedule)
+    return KeptJournal(memory.journal, memory.listing, archive, versions, clock, kept, schedule)
 
 
 def agent_runs(database: FlowDatabase, clock: Clock) -> AgentRuns:

@@ -159,10 +159,22 @@ class ArchivedPart:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTerm:
-    """When a conversation had its last commit, and until when it is kept, in UTC."""
+    """When a conversation had its last commit, and until when it is kept. Of its start: when it was, and by
+    which tag of which flow the version was chosen, "" and None where that is not known. Times are in UTC."""
 
     ended_at: datetime
     kept_until: datetime
+    started_at: datetime | None = None
+    flow_id: str = ""
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedStart:
+    """A conversation of the archive, and when it started, in ms since 1970."""
+
+    conversation_id: str
+    started: int
 
 
 class JournalArchive(Protocol):
@@ -186,6 +198,20 @@ class JournalArchive(Protocol):
         now: datetime | None = None,
     ) -> Sequence[ArchivedPart]:
         """Those that go beyond the entry `after`, ascending. With `now`, none whose term is over."""
+        ...
+
+    async def begun_by(
+        self,
+        tenant_id: str,
+        tag: str,
+        *,
+        flow_id: str | None,
+        before: ArchivedStart | None,
+        at_most: int,
+        now: datetime,
+    ) -> Sequence[ArchivedStart]:
+        """Those whose version the tag chose, of any flow where none is named: the newest first, by their
+        start and then their id, from behind `before`. None whose term is over."""
         ...
 
     async def forks(self, conversation: ConversationRef) -> Sequence[str]:

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.flow_store import ArchivedPart, ArchiveTerm, JournalArchive
+from flow_engine.ports.dialogue import ConversationList, ConversationRef
+from flow_engine.ports.flow_store import ArchivedPart, ArchivedStart, ArchiveTerm, JournalArchive
 from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.runtime.journal import ConversationJournal, JournalEntry, states_of
 from flow_engine.use_cases.delivery import Schedule
 from flow_engine.use_cases.versions_in_use import Versions
 
+LISTED_AT_ONCE = 200
 PRUNED_AT_ONCE = 200
 """Parts that one statement removes."""
 
@@ -37,6 +38,7 @@ class KeptJournal:
     def __init__(
         self,
         journal: ConversationJournal,
+        listing: ConversationList,
         archive: JournalArchive,
         versions: Versions,
         clock: Clock,
@@ -45,6 +47,7 @@ class KeptJournal:
     ) -> None:
         self._versions = versions
         self._journal = journal
+        self._listing = listing
         self._archive = archive
         self._clock = clock
         self._kept = kept
@@ -96,6 +99,29 @@ class KeptJournal:
         now = self._clock.now()
         return await self._archive.parts(conversation, after=after, at_most=at_most, now=now)
 
+    async def begun_by(
+        self, tenant_id: str, tag: str, *, flow_id: str | None, at_most: int
+    ) -> Sequence[ArchivedStart]:
+        """Those of the archive that Redis has forgotten and whose version the tag chose, of any flow where
+        none is named: the newest first, by their start."""
+        found: list[ArchivedStart] = []
+        last: ArchivedStart | None = None
+        while len(found) < at_most:
+            page = await self._archive.begun_by(
+                *(tenant_id, tag),
+                flow_id=flow_id,
+                before=last,
+                at_most=LISTED_AT_ONCE,
+                now=self._clock.now(),
+            )
+            for last in page:
+                known = await self._listing.one(ConversationRef(tenant_id, last.conversation_id))
+                if known.head is None:
+                    found.append(last)
+            if len(page) < LISTED_AT_ONCE:
+                break
+        return found[:at_most]
+
     async def has(self, conversation: ConversationRef) -> bool:
         """Also of one that is kept no longer, but still there."""
         return bool(await self._archive.parts(conversation, at_most=1))
@@ -140,4 +166,6 @@ class KeptJournal:
         )
         retention = version.flow.document.retention
         kept = self._kept if retention is None else min(self._kept, timedelta(days=retention.days))
-        return ArchiveTerm(ended_at, ended_at + kept)
+        head = (await self._listing.one(conversation)).head
+        tag = None if head is None else head.tag
+        return ArchiveTerm(ended_at, ended_at + kept, session.started_at, session.flow_id, tag)

@@ -21,12 +21,13 @@ from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conver
 from flow_engine.json_values import as_object
 from flow_engine.masking import stand_in
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
-from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, begun_by, folded
+from flow_engine.runtime.journal import ENTRIES_AT_MOST, JournalEntry, begun_by, folded
 from flow_engine.runtime.memory import encode_entry, encode_previous_contact
 from flow_engine.runtime.mining_state import MinedBy, encode_mining
 from flow_engine.runtime.privacy import Veil, values_stored
 from flow_engine.runtime.session import encode_session
 from flow_engine.runtime.storage import LoadedConversation
+from flow_engine.use_cases.archiving import KeptJournal
 from flow_engine.use_cases.versions_in_use import Versions
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import Channel, HumanOutcome, Source, UtteranceType
@@ -221,7 +222,7 @@ class Recordings:
     """Every method answers for one tenant: another's conversation looks exactly like an unknown one. Raises
     RetryLater while a store is away."""
 
-    def __init__(self, versions: Versions, journal: ConversationJournal, index: ConversationList) -> None:
+    def __init__(self, versions: Versions, journal: KeptJournal, index: ConversationList) -> None:
         self._versions = versions
         self._journal = journal
         self._index = index
@@ -229,9 +230,10 @@ class Recordings:
     async def newest(
         self, tenant_id: str, *, flow_id: str | None, tag: str, at_most: int
     ) -> list[ConversationRef]:
-        """Those whose version was chosen by the tag, by their start; of any flow where none is named. As many
-        as are found among the newest 20,000 of the tenant."""
-        found: list[ConversationRef] = []
+        """Those whose version was chosen by the tag, the newest first, by their start; of any flow where none
+        is named. As many as are found among the newest 20,000 that Redis knows of the tenant, and in the
+        archive."""
+        found: dict[str, int] = {}
         until_ms, after = None, None
         for _ in range(EXAMINED_AT_MOST // EXAMINED_AT_ONCE):
             part = (
@@ -242,10 +244,13 @@ class Recordings:
                 if head is not None:
                     until_ms = int(head.started_at.timestamp() * 1000)
                     if head.tag == tag and flow_id in (None, head.flow_id):
-                        found.append(ConversationRef(tenant_id, each.conversation_id))
+                        found[each.conversation_id] = until_ms
             if len(part) < EXAMINED_AT_ONCE or len(found) >= at_most:
                 break
-        return found[:at_most]
+        for old in await self._journal.begun_by(tenant_id, tag, flow_id=flow_id, at_most=at_most):
+            found.setdefault(old.conversation_id, old.started)
+        newest = sorted(found, key=lambda id: (found[id], id), reverse=True)
+        return [ConversationRef(tenant_id, id) for id in newest[:at_most]]
 
     async def recording(self, conversation: ConversationRef, *, in_clear: bool = False) -> Recording:
         """Of all that the journal keeps, at most some 5 MiB and the versions. Unless `in_clear`, which is for

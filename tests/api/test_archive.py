@@ -52,10 +52,10 @@ async def get(scene: Scene, path: str) -> httpx.Response:
     return await scene.http.get(f"/v1/conversations/conv-1{path}")
 
 
-async def forget(scene: Scene) -> None:
+async def forget(scene: Scene, id: str = "conv-1") -> None:
     """As Redis does when their time is over."""
     client: Any = scene.memory.driver.client  # type: ignore[attr-defined]
-    await client.delete(*[key async for key in client.scan_iter(match="{default:conv-1}*")])
+    await client.delete(*[key async for key in client.scan_iter(match=f"{{default:{id}}}*")])
 
 
 async def archived(scene: Scene) -> list[tuple[Any, ...]]:
@@ -106,6 +106,36 @@ async def test_what_redis_has_forgotten_is_recorded_and_replayed_as_before(scene
     assert (same["summary"]["conversations"], same["summary"]["samePath"]) == (1, 1)
     assert other["summary"]["newRefusals"] == 1
     assert "change_task" in story
+
+
+async def test_the_last_of_a_tag_are_the_newest_of_redis_and_of_the_archive_together(scene: Scene) -> None:
+    """Each once; journal: replays."""
+    flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+    for number in range(1, 6):
+        id = f"conv-{number}"
+        by_tag = {"conversationalFlowVersionId": ..., "flowId": flow_id, "tag": "latest"}
+        await scene.started(conversationId=id, **({} if number == 4 else by_tag))
+        if number != 5:
+            await scene.end(conversationId=id)
+        scene.clock.advance(seconds=1)
+    await worked(scene)
+    for number in (1, 3):
+        await forget(scene, f"conv-{number}")
+
+    async def replayed(**last: int) -> list[str]:
+        order = {"from": "latest", **last}
+        report = await scene.post(f"/v1/flows/{flow_id}/versions/version-1/replays", order)
+        assert report.status_code == 200, report.text
+        return [row["conversationId"] for row in report.json()["conversations"]]
+
+    every = ["conv-5", "conv-3", "conv-2", "conv-1"]
+    assert await replayed() == every
+    assert [await replayed(last=number) for number in (1, 2, 3)] == [every[:number] for number in (1, 2, 3)]
+    await scene.started(conversationId="conv-3")  # begun anew, by no tag: Redis tells it now
+    assert await replayed() == ["conv-5", "conv-2", "conv-1"]
+    assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
+    await worked(scene)
+    assert await replayed() == ["conv-5", "conv-2"]
 
 
 async def test_one_that_goes_on_is_not_archived_and_a_later_commit_is(scene: Scene) -> None:

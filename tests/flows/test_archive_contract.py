@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.flow_store import ArchivedPart, ArchiveTerm, JournalArchive
+from flow_engine.ports.flow_store import ArchivedPart, ArchivedStart, ArchiveTerm, JournalArchive
 from flows.archive import MongoArchive, SqliteArchive
 from flows.mongo_store import MongoDatabase
 from flows.sqlite_store import FILE_NAME, SqliteDatabase
@@ -81,6 +81,57 @@ async def test_forks_are_found_by_what_they_began_with(archive: JournalArchive) 
     await archive.put(TALK, [FIRST], "", term(ENDED))
     assert sorted(await archive.forks(TALK)) == ["f1", "f2"]
     assert await archive.forks(ConversationRef("t", "f1")) == []
+
+
+async def test_those_of_a_tag_are_found_by_their_start_the_newest_first(archive: JournalArchive) -> None:
+    starts = {"a": (ENDED, "prod"), "b": (LATER, "prod"), "c": (LATER, "prod"), "d": (LATER, "beta")}
+    for id, (start, tag) in starts.items():
+        flow_id = "f2" if id == "c" else "f1"
+        begun = ArchiveTerm(LATER, LATER + KEPT, start, flow_id, tag)
+        await archive.put(ConversationRef("t", id), [FIRST, SECOND], "", begun)
+    await archive.put(OTHER, [FIRST], "", ArchiveTerm(LATER, LATER + KEPT, LATER, "f1", "prod"))
+    await archive.put(TALK, [FIRST], "", term(LATER))  # as an earlier release put it: nothing is known
+
+    async def found(flow_id: str | None = None, at_most: int = 9, after: ArchivedStart | None = None) -> str:
+        rows = await archive.begun_by("t", "prod", flow_id=flow_id, before=after, at_most=at_most, now=LATER)
+        return "".join(row.conversation_id for row in rows)
+
+    assert (await found(), await found("f1"), await found("f3"), await found(at_most=2)) == (
+        "cba",
+        "ba",
+        "",
+        "cb",
+    )
+    [first] = await archive.begun_by("t", "prod", flow_id=None, before=None, at_most=1, now=LATER)
+    assert first == ArchivedStart("c", int(LATER.timestamp() * 1000))
+    assert await found(after=first, at_most=1) == "b"
+    assert await found(after=first) == "ba"
+    await archive.remove(ConversationRef("t", "b"), removed_at=LATER)
+    assert await found() == "ca"
+    over = await archive.begun_by("t", "prod", flow_id=None, before=None, at_most=9, now=LATER + KEPT)
+    assert over == []
+
+
+async def test_a_table_of_an_earlier_release_is_read_and_written(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path)
+    await database.open()
+    await database.rows(
+        "CREATE TABLE journals (tenant_id TEXT NOT NULL, conversation_id TEXT NOT NULL, "
+        "first INTEGER NOT NULL, last INTEGER NOT NULL, began INTEGER NOT NULL, "
+        "origin TEXT NOT NULL, kept_until INTEGER NOT NULL, content BLOB NOT NULL, "
+        "PRIMARY KEY (tenant_id, conversation_id, first))",
+        (),
+    )
+    until = int((ENDED + KEPT).timestamp() * 1000)
+    old = (*TALK, FIRST.first, FIRST.last, FIRST.began, "", until, FIRST.content)
+    await database.rows("INSERT INTO journals VALUES (?, ?, ?, ?, ?, ?, ?, ?)", old)
+    archive, again = SqliteArchive(database), SqliteArchive(database)
+    assert await archive.parts(TALK) == [FIRST]
+    assert await archive.begun_by("t", "prod", flow_id=None, before=None, at_most=9, now=ENDED) == []
+    await archive.put(TALK, [SECOND], "", ArchiveTerm(ENDED, ENDED + KEPT, ENDED, "f1", "prod"))
+    rows = await again.begun_by("t", "prod", flow_id="f1", before=None, at_most=9, now=ENDED)
+    assert [row.conversation_id for row in rows] == [TALK.conversation_id]
+    await database.close()
 
 
 async def test_of_what_is_removed_no_file_keeps_a_byte(tmp_path: Path) -> None:

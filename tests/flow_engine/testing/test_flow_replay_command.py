@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionSto
 from memory.connection import connect
 from service.cli import app
 from service.wiring import FlowDatabase
-from tests.api.harness import Scene, clinic, entry, needs, open_scene
+from tests.api.harness import Scene, SettableClock, clinic, entry, needs, open_scene
 from tests.redis_fixture import RedisServer
 
 ODD = "talk <b>&amp;"
@@ -192,14 +193,20 @@ def test_without_redis_nothing_is_stored_that_it_could_read(
 def test_stored_conversations_of_a_tag_are_read_where_the_settings_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_redis: Callable[[], RedisServer]
 ) -> None:
-    url, data = start_redis().url, tmp_path / "data"
+    server, data = start_redis(), tmp_path / "data"
+    url = server.url
     data.mkdir()
 
     async def record() -> None:
         database = SqliteDatabase(data)
         flows = FlowDatabase(database, SqliteFlowStore(database), SqliteVersionStore(database))
-        async with open_scene(clinic(), memory=connect(url), flows=flows) as scene:
+        clock = SettableClock(datetime.now(UTC))  # as the command has it
+        async with open_scene(clinic(), memory=connect(url), flows=flows, clock=clock) as scene:
             await talked(scene, "conv-1", "conv-2", "conv-3")
+            await scene.end(conversationId="conv-2", contactId="call-conv-2")
+            for _ in range(3):
+                scene.clock.advance(seconds=2)
+                await scene.work()
 
     asyncio.run(record())
     monkeypatch.setenv("FLOW_ENGINE_DATA_DIR", str(data))
@@ -210,6 +217,16 @@ def test_stored_conversations_of_a_tag_are_read_where_the_settings_say(
         ["conv-3", "conv-2"],
     )
     assert json.loads(run(guarded(tmp_path), "--from", "latest", "--json")[1])["summary"]["otherPath"] == 1
+    with server.client() as redis:  # forgets the one that has ended
+        redis.delete(*redis.keys("{default:conv-2}*"))
+    code, out, _ = run(guarded(tmp_path), "--from", "latest", "--json")
+    assert [row["conversationId"] for row in json.loads(out)["conversations"]] == [
+        "conv-3",
+        "conv-2",
+        "conv-1",
+    ]
+    code, out, _ = run(version(tmp_path), "--from", "latest", "--as-test", "conv-2")
+    assert (code, "operator" in out) == (0, True)
     code, _, err = run(version(tmp_path), "--from", "nobodys")
     assert code == 2
     assert "tag 'nobodys': there is no conversation to replay" in err
