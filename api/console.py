@@ -1,7 +1,7 @@
 """The console under `/console`: built files for browsers, and who a key is (`GET /v1/key`).
 
-The files are built by `python console/build.py` into `console_dist` beside this module, each with a
-compressed twin. Every path that is no file is answered with the page, which finds its way by the address.
+The files are built by `python console/build.py` into `console_dist` beside this module, each with
+compressed twins. Every path that is no file is answered with the page, which finds its way by the address.
 Until the files are there, a page of plain HTML says what is done or missing.
 """
 
@@ -31,6 +31,8 @@ _KINDS = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+_ENCODINGS = {"br": ".br", "gzip": ".gz"}
+"""The smaller one first. Browsers take Brotli by TLS and from their own machine alone."""
 _SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; font-src 'self'; connect-src 'self'; worker-src 'self'; "
@@ -104,11 +106,21 @@ def console_routes(built: Path = BUILT, building: Path = BUILDING) -> list[Route
 
 def _file(path: Path, asked: Headers, cached: str) -> Response:
     headers = {**_SAFE, "Cache-Control": cached, "Vary": "Accept-Encoding"}
-    packed = path.with_name(path.name + ".gz")
-    if "gzip" in asked.get("accept-encoding", "") and packed.is_file():
-        headers["Content-Encoding"] = "gzip"
-        return FileResponse(packed, headers=headers, media_type=_KINDS[path.suffix])
+    for encoding, ending in _ENCODINGS.items():
+        packed = path.with_name(path.name + ending)
+        if _takes(asked.get("accept-encoding", ""), encoding) and packed.is_file():
+            headers["Content-Encoding"] = encoding
+            return FileResponse(packed, headers=headers, media_type=_KINDS[path.suffix])
     return FileResponse(path, headers=headers, media_type=_KINDS[path.suffix])
+
+
+def _takes(accepted: str, encoding: str) -> bool:
+    """Of an `Accept-Encoding`: names with weights, of which 0 is a refusal."""
+    for each in accepted.split(","):
+        name, _, weight = each.replace(" ", "").partition(";q=")
+        if name == encoding:
+            return weight.strip("0.") != "" or weight == ""
+    return False
 
 
 def _waiting_page(building: Path) -> str:

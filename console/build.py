@@ -8,7 +8,6 @@ in `requirements-console.lock`, else the machine's own. Exit codes: 0 done, 1 so
 """
 
 import fcntl
-import gzip
 import hashlib
 import importlib
 import importlib.util
@@ -30,7 +29,6 @@ MODULES = HERE / "node_modules"
 STAMP = BUILT / "sources.sha256"
 NOT_HAD = 3
 OLDEST_NODE = 22
-_COMPRESSED = (".css", ".html", ".js", ".svg")
 _PARENT = os.getppid()
 
 
@@ -83,9 +81,6 @@ def _build() -> None:
     node = _prepared()
     _tell("compiling …")
     _run(node, "vite/bin/vite.js", "build", "--logLevel", "warn", "--outDir", str(made), "--emptyOutDir")
-    for path in made.rglob("*"):
-        if path.suffix in _COMPRESSED:
-            path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
     (made / STAMP.name).write_text(digest)
     shutil.rmtree(BUILT, ignore_errors=True)
     made.rename(BUILT)

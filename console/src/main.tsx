@@ -1,11 +1,8 @@
-import { createRoot } from "react-dom/client";
-import { restoreKey } from "./api/session";
-import { App } from "./shell/App";
-import { startTheme } from "./shell/theme";
+import { askEarly } from "./api/early";
 import "./shell/base.css";
 import "./shell/kit.css";
+import "./flows/flows.css";
 
-restoreKey();
-startTheme();
+void askEarly();
 const root = document.getElementById("root");
-if (root !== null) createRoot(root).render(<App />);
+if (root !== null) void import("./shell/start").then(({ start }) => start(root));

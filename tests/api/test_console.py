@@ -54,6 +54,30 @@ async def test_every_address_of_the_console_is_answered_with_its_page(
     assert reply.headers["Cache-Control"] == "no-cache"
 
 
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [
+        ("gzip, deflate, br, zstd", "br"),
+        ("br;q=1.0", "br"),
+        ("gzip, deflate", "gzip"),
+        ("deflate, brick", None),
+        ("br;q=0, gzip;q=0.5", "gzip"),
+        ("", None),
+    ],
+)
+async def test_a_file_comes_in_the_smallest_form_that_the_browser_takes(
+    http: httpx.AsyncClient, built: Path, accepted: str, encoding: str | None
+) -> None:
+    (built / "assets" / "index-1.js.br").write_bytes(b"as Brotli")
+    (built / "assets" / "index-1.js.gz").write_bytes(gzip.compress(SCRIPT))
+    path = "/console/assets/index-1.js"
+    async with http.stream("GET", path, headers={"Accept-Encoding": accepted}) as reply:
+        content = b"".join([part async for part in reply.aiter_raw()])
+    assert reply.headers.get("Content-Encoding") == encoding
+    assert reply.headers["Vary"] == "Accept-Encoding"
+    assert content.startswith({"br": b"as Brotli", "gzip": b"\x1f\x8b", None: SCRIPT}[encoding])
+
+
 async def test_a_file_named_by_its_content_is_kept_for_ever(http: httpx.AsyncClient, built: Path) -> None:
     reply = await http.get("/console/assets/index-1.js")
     assert (reply.status_code, reply.content) == (200, SCRIPT)

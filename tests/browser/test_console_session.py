@@ -6,9 +6,10 @@ import gzip
 import json
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from api.console import BUILT
 from tests.browser.console import needs_a_browser, needs_a_build, opened_console
@@ -54,6 +55,26 @@ def test_a_lost_connection_is_told_and_mended_by_itself(tmp_path: Path) -> None:
         expect(page.get_by_role("heading", name="No connection to the service")).to_be_visible()
         page.unroute("**/v1/flows")
         expect(page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
+
+
+@needs_a_browser
+def test_the_service_is_asked_while_the_code_is_under_way_and_once(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page, asked, held = console.page, list[str](), list[Route]()
+
+        def hold(route: Route) -> None:
+            held.append(route)
+
+        page.on("request", lambda request: asked.append(urlsplit(request.url).path))
+        page.route("**/console/assets/start-*.js", hold)
+        with page.expect_response("**/v1/flows"):
+            page.goto(f"{console.base}/console/flows", wait_until="commit")
+        while not held:
+            page.wait_for_timeout(10)
+        held[0].continue_()
+        expect(page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
+        assert [path for path in asked if path in ("/v1/key", "/v1/flows")] == ["/v1/key", "/v1/flows"]
+        console.was_clean()
 
 
 @needs_a_browser

@@ -1,9 +1,8 @@
 import { client, reply, type Schemas, sendKey } from "./client";
+import { KEY_PLACE } from "./early";
 
 export type Scope = Schemas["KeyReply"]["scopes"][number];
 export type Who = Schemas["KeyReply"];
-
-const PLACE = "flow-engine.key";
 
 /** Who the key is of; without a key whoever is on this machine, if the service runs without keys. */
 export function who(): Promise<Who> {
@@ -13,16 +12,16 @@ export function who(): Promise<Who> {
 /** Take a key for all requests from now on. `kept`: this browser tab has it after a reload too. */
 export function takeKey(key: string, kept: boolean): void {
   sendKey(key);
-  if (kept) sessionStorage.setItem(PLACE, key);
-  else sessionStorage.removeItem(PLACE);
+  if (kept) sessionStorage.setItem(KEY_PLACE, key);
+  else sessionStorage.removeItem(KEY_PLACE);
 }
 
 export function forgetKey(): void {
   sendKey(null);
-  sessionStorage.removeItem(PLACE);
+  sessionStorage.removeItem(KEY_PLACE);
 }
 
 /** The key that this tab kept, if it did. */
 export function restoreKey(): void {
-  sendKey(sessionStorage.getItem(PLACE));
+  sendKey(sessionStorage.getItem(KEY_PLACE));
 }
