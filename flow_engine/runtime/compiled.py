@@ -128,7 +128,7 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         tasks=plans,
         names=by_name | {task_id: task_id for task_id in plans},
         variables=variables,
-        chart=Chart(list(plans.values()), version.first_task),
+        chart=Chart.of(list(plans.values()), version.first_task),
         lifetime_s=int(min(max([DAY_S, *limits]), LONGEST_S, kept_s)),
         conditions=_conditions_of(version, variables),
         moves_by_itself=any(how == "auto" for plan in plans.values() for _, how in plan.advances),

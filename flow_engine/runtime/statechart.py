@@ -13,8 +13,9 @@ what a snapshot stores and people read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 from statemachine import StateChart, registry
 from statemachine.io import create_machine_class_from_definition  # pyright: ignore[reportUnknownVariableType]
@@ -68,16 +69,32 @@ def sub_state(task_id: str, name: str) -> str:
 
 REMEMBERED_MOVES = 10_000
 
+_Shape: TypeAlias = tuple[str, tuple[tuple[str, int, tuple[str, ...]], ...]]
+"""The first task; of each task its id, which row of kinds it has, and its ways."""
+
+_in_use: WeakValueDictionary[_Shape, "Chart"] = WeakValueDictionary()
+
 
 class Chart:
     """A compiled chart with its pool of machines.
 
     Instantiating a machine costs time with the number of states, stepping one does not: a machine is
-    taken from the pool, put into the conversation's states, sent one event, and given back.
+    taken from the pool, put into the conversation's states, sent one event, and given back. Threads may share
+    a chart.
     """
 
+    @classmethod
+    def of(cls, tasks: Sequence[TaskNode], first_task: str) -> "Chart":
+        """Versions that differ in their texts alone share a chart, as long as one of them is in use: building
+        it takes half of the time of compiling."""
+        shape = (first_task, tuple([(task.id, id(task.kind), task.connected) for task in tasks]))
+        chart = _in_use.get(shape)
+        if chart is None:
+            chart = _in_use[shape] = cls(tasks, first_task)
+        return chart
+
     def __init__(self, tasks: Sequence[TaskNode], first_task: str) -> None:
-        self._tasks = {task.id: task for task in tasks}
+        self._kinds = {task.id: task.kind for task in tasks}
         self._owners = {task_state(task.id): task.id for task in tasks}
         self._events = {task.id: f"enter_{number}" for number, task in enumerate(tasks)}
         self._machine_class = _build_class(tasks, first_task, self._events)
@@ -106,7 +123,7 @@ class Chart:
     def placed(self, task_id: str) -> StateConfiguration:
         """In a task as it is entered, whatever the way to it: for contacts that have no other place. Raises
         KeyError for an unknown task."""
-        kind = self._tasks[task_id].kind
+        kind = self._kinds[task_id]
         inner = (sub_state(task_id, kind.sub_states[0]),) if kind.sub_states else ()
         return StateConfiguration((ACTIVE, task_state(task_id), *inner))
 
@@ -168,7 +185,7 @@ class Chart:
         status = self.status(states)
         if status is None:
             return ()
-        moves = self._tasks[self.current_task(states)].kind.events
+        moves = self._kinds[self.current_task(states)].events
         return tuple(event for event, arcs in moves.items() if any(source == status for source, _ in arcs))
 
     def check(self, states: StateConfiguration) -> None:
@@ -182,7 +199,7 @@ class Chart:
             legal = [(states.phase,)]
         elif states.configuration:
             task_id = self.current_task(StateConfiguration(states.configuration))
-            outer, inner = (ACTIVE, task_state(task_id)), self._tasks[task_id].kind.sub_states
+            outer, inner = (ACTIVE, task_state(task_id)), self._kinds[task_id].sub_states
             legal = [(*outer, sub_state(task_id, name)) for name in inner] or [outer]
         if states.configuration not in legal:
             raise UnknownStates(f"states {states.configuration!r} cannot be active together")
@@ -193,7 +210,10 @@ class Chart:
             raise UnknownStates(f"{states.phase!r} without the task that it was reached from")
 
     def _take(self) -> StateChart[Any]:
-        return self._idle.pop() if self._idle else self._machine_class()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._machine_class()
 
     def _send(self, states: StateConfiguration, event: str) -> StateConfiguration:
         machine = self._take()

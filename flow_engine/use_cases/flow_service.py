@@ -90,11 +90,17 @@ class FlowService:
     async def find_version(self, tenant_id: str, version_id: str) -> flow_store.StoredVersion:
         """A version by its id alone. Raises LookElsewhere (`version_unknown`), also for an unlisted one. Its
         bytes of JSON are as they were saved."""
+        return (await self.find_listed(tenant_id, version_id))[0]
+
+    async def find_listed(
+        self, tenant_id: str, version_id: str
+    ) -> tuple[flow_store.StoredVersion, flow_store.FlowRecord]:
+        """`find_version` with the flow that lists it. Raises the same."""
         version = await self._versions.get(tenant_id, version_id)
         flow = None if version is None else await self._flows.get(tenant_id, version.flow_id)
         if version is None or flow is None or not publishing.lists_version(flow, version_id):
             raise LookElsewhere("version_unknown", f"there is no version {version_id!r}")
-        return version
+        return version, flow
 
     async def has_version(self, tenant_id: str, version_id: str) -> bool:
         """Whether a flow of the tenant lists a version of that id. False for one that only lies beside,

@@ -6,8 +6,9 @@ its own key beside the conversations.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flow_engine.documents import content_hash, parse_json
 from flow_engine.errors import CallTheOperator, CorrectTheInput, LookElsewhere, RetryLater
@@ -70,6 +71,7 @@ class VersionsInUse:
         self._capacity = capacity
         self._compiled: OrderedDict[CompiledKey, VersionInUse] = OrderedDict()
         self._compiling: dict[CompiledKey, asyncio.Future[VersionInUse]] = {}
+        self._opening: dict[tuple[str | bytes, ...], asyncio.Future[VersionInUse]] = {}
         self._startable: OrderedDict[tuple[str, str], StartableVersion] = OrderedDict()
 
     @property
@@ -101,12 +103,16 @@ class VersionsInUse:
             rollout = None if entry.split is None else Rollout(split_id=entry.split.split_id, tag=entry.tag)
         known = self._startable.get((tenant_id, version_id))
         if known is None:
-            stored = await self._flow_service.find_version(tenant_id, version_id)
-            record = await self._flow_service.get_flow(tenant_id, stored.flow_id)
-            digest = await asyncio.to_thread(lambda: content_hash(parse_json(stored.document)))
-            version = await self._compile(tenant_id, stored.document, digest)
-            await self.keep_definition(tenant_id, version)
-            known = StartableVersion(version, record.campaign_id)
+            # Each asks the flow store for itself: what has just been saved is found by who comes next.
+            stored, record = await self._flow_service.find_listed(tenant_id, version_id)
+            known = self._startable.get((tenant_id, version_id)) or StartableVersion(
+                await _once(
+                    self._opening,
+                    (tenant_id, stored.document),
+                    lambda: self._open(tenant_id, stored.document),
+                ),
+                record.campaign_id,
+            )
         _keep(self._startable, (tenant_id, version_id), known, self._capacity)
         return known if rollout is None else replace(known, rollout=rollout)
 
@@ -118,6 +124,19 @@ class VersionsInUse:
         known = self._kept(tenant_id, wanted_hash)
         if known is not None:
             return known
+        return await _once(
+            self._opening,
+            (tenant_id, version_id, wanted_hash),
+            lambda: self._reopen(tenant_id, version_id, wanted_hash),
+        )
+
+    async def _open(self, tenant_id: str, document: bytes) -> VersionInUse:
+        """Compiled, with its definition beside the conversations that are about to begin on it."""
+        version = await self.of_document(tenant_id, document)
+        await self.keep_definition(tenant_id, version)
+        return version
+
+    async def _reopen(self, tenant_id: str, version_id: str, wanted_hash: str) -> VersionInUse:
         document = await self._definitions.get(tenant_id, wanted_hash)
         if document is not None:
             return await self._compile(tenant_id, document, wanted_hash)
@@ -125,25 +144,29 @@ class VersionsInUse:
             stored = await self._flow_service.find_version(tenant_id, version_id)
         except LookElsewhere as error:
             raise _definition_lost(version_id) from error
-        if await asyncio.to_thread(lambda: content_hash(parse_json(stored.document))) != wanted_hash:
+        digest, raw = await asyncio.to_thread(_parsed, stored.document)
+        if digest != wanted_hash:
             raise _definition_lost(version_id)
-        restored = await self._compile(tenant_id, stored.document, wanted_hash)
+        restored = await self._compile(tenant_id, stored.document, wanted_hash, raw)
         await self.keep_definition(tenant_id, restored)
         return restored
 
     async def of_document(self, tenant_id: str, document: bytes) -> VersionInUse:
         """A version that is stored nowhere, by its document: checked JSON. Kept compiled as others are.
         Raises RetryLater `version_of_newer_release`. A first compilation takes up to seconds."""
-        digest = await asyncio.to_thread(lambda: content_hash(parse_json(document)))
-        return await self._compile(tenant_id, document, digest)
+        digest, raw = await asyncio.to_thread(_parsed, document)
+        return await self._compile(tenant_id, document, digest, raw)
 
     async def keep_definition(self, tenant_id: str, version: VersionInUse) -> None:
         await self._definitions.put(
             tenant_id, version.flow.content_hash, version.document, version.flow.lifetime_s
         )
 
-    async def _compile(self, tenant_id: str, document: bytes, digest: str) -> VersionInUse:
-        """In a thread, since a large version takes seconds, and once for all who wait for the same.
+    async def _compile(
+        self, tenant_id: str, document: bytes, digest: str, raw: object = None
+    ) -> VersionInUse:
+        """In a thread, since a large version takes seconds, and once for all who wait for the same. `raw` is
+        the document decoded, if that is at hand.
 
         Raises RetryLater `version_of_newer_release`, and ReloadAndDecide `version_is_draft`.
         """
@@ -153,20 +176,12 @@ class VersionsInUse:
         if known is not None:
             return known
         key = (tenant_id, digest)
-        compiling = self._compiling.get(key)
-        if compiling is None:
-            compiling = asyncio.ensure_future(self._compile_and_keep(key, document))
-            self._compiling[key] = compiling
-        # Who stops waiting does not take the version from the others.
-        return await asyncio.shield(compiling)
+        return await _once(self._compiling, key, lambda: self._compile_and_keep(key, document, raw))
 
-    async def _compile_and_keep(self, key: CompiledKey, document: bytes) -> VersionInUse:
-        try:
-            version = await asyncio.to_thread(_compiled, document, key[1])
-            _keep(self._compiled, key, version, self._capacity)
-            return version
-        finally:
-            del self._compiling[key]
+    async def _compile_and_keep(self, key: CompiledKey, document: bytes, raw: object) -> VersionInUse:
+        version = await asyncio.to_thread(_compiled, document, key[1], raw)
+        _keep(self._compiled, key, version, self._capacity)
+        return version
 
     def _kept(self, tenant_id: str, digest: str) -> VersionInUse | None:
         known = self._compiled.get((tenant_id, digest))
@@ -175,9 +190,34 @@ class VersionsInUse:
         return known
 
 
-def _compiled(document: bytes, digest: str) -> VersionInUse:
+async def _once(
+    under_way: dict[_Key, asyncio.Future[_Value]],
+    key: _Key,
+    work: Callable[[], Coroutine[Any, Any, _Value]],
+) -> _Value:
+    """What `work` comes to, done once for all who ask while it is under way, its failure too. Who stops
+    waiting does not take it from the others."""
+
+    async def done() -> _Value:
+        try:
+            return await work()
+        finally:
+            del under_way[key]
+
+    if key not in under_way:
+        under_way[key] = asyncio.ensure_future(done())
+    return await asyncio.shield(under_way[key])
+
+
+def _parsed(document: bytes) -> tuple[str, object]:
+    """Its content hash, and the document decoded."""
+    raw = parse_json(document)
+    return content_hash(raw), raw
+
+
+def _compiled(document: bytes, digest: str, raw: object) -> VersionInUse:
     try:
-        return VersionInUse(compile_flow(parse_json(document), digest), document)
+        return VersionInUse(compile_flow(parse_json(document) if raw is None else raw, digest), document)
     except CorrectTheInput as refused:
         raise RetryLater(
             "version_of_newer_release",

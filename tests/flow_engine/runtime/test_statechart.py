@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
+import weakref
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -355,6 +357,42 @@ class TestStoredPositions:
 def ring(count: int) -> Chart:
     names = [f"task {number}" for number in range(count)]
     return Chart([Node(n, "AIO", (names[(i + 1) % count],)) for i, n in enumerate(names)], names[0])
+
+
+class TestSharing:
+    def test_the_same_tasks_and_ways_have_one_chart_as_long_as_it_is_in_use(self) -> None:  # F13
+        def of(*nodes: Node) -> Chart:
+            return Chart.of([*nodes, Node("z", "AIO", ("a",))], "a")
+
+        chart = of(Node("a", "AIS", ("z",)))
+        assert of(Node("a", "AIS", ("z",), channels=("chat",), required=("v",))) is chart
+        others = [
+            of(Node("a", "AIS", ("z",), approval=True)),
+            of(Node("a", "AIO", ("z",))),
+            of(Node("a", "AIS", ())),
+            Chart.of([Node("a", "AIS", ("z",)), Node("z", "AIO", ("a",))], "z"),
+        ]
+        assert chart not in others
+        gone = weakref.ref(chart)
+        del chart
+        gc.collect()
+        assert gone() is None
+
+    def test_threads_step_in_one_chart(self) -> None:
+        chart = ring(8)
+
+        def walk(_: int) -> list[str]:
+            chart._reached.clear()  # so that machines are asked  # pyright: ignore[reportPrivateUsage]
+            states, seen = chart.start, list[str]()
+            for number in range(1, 8):
+                states = chart.enter(states, f"task {number}", Always())
+                seen.append(chart.current_task(states))
+                chart.pause(states)
+            return seen
+
+        with ThreadPoolExecutor(4) as pool:
+            walks = list(pool.map(walk, range(40)))
+        assert walks == [[f"task {number}" for number in range(1, 8)]] * 40
 
 
 class TestCost:

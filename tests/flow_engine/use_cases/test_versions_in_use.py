@@ -11,8 +11,8 @@ import orjson
 import pytest
 from fakeredis import FakeServer
 
-from flow_engine.errors import CallTheOperator, LookElsewhere
-from flow_engine.ports.flow_store import StoredVersion, VersionStore
+from flow_engine.errors import CallTheOperator, LookElsewhere, RetryLater
+from flow_engine.ports.flow_store import DefinitionStore, StoredVersion, VersionStore
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.versions_in_use import StartableVersion, VersionsInUse
 from memory.in_process import embedded
@@ -45,6 +45,19 @@ async def two_processes(
     async with open_scene(document, server=server) as first, open_scene(*others, server=server) as second:
         await first.started()
         yield first, second
+
+
+def fresh(
+    scene: Scene, *, versions: VersionStore | None = None, definitions: DefinitionStore | None = None
+) -> VersionsInUse:
+    """Those of a process that has compiled nothing yet."""
+    flow_service = FlowService(
+        flows=scene.flows.flows,
+        versions=versions or scene.flows.versions,
+        clock=scene.clock,
+        new_id=lambda: "id",
+    )
+    return VersionsInUse(flow_service, definitions or scene.memory.definitions)
 
 
 async def definition_key(scene: Scene) -> bytes:
@@ -301,15 +314,15 @@ class SecondReaderWaits:
 
     def __init__(self, versions: VersionStore) -> None:
         self._versions = versions
-        self._reads = 0
+        self.reads = 0
         self.may_end = asyncio.Event()
 
     async def insert(self, tenant_id: str, version: StoredVersion) -> bool:
         return await self._versions.insert(tenant_id, version)
 
     async def get(self, tenant_id: str, version_id: str) -> StoredVersion | None:
-        self._reads += 1
-        if self._reads == 2:
+        self.reads += 1
+        if self.reads == 2:
             await self.may_end.wait()
         return await self._versions.get(tenant_id, version_id)
 
@@ -321,10 +334,7 @@ class TestCompiling:
     async def test_who_reads_a_version_late_finds_it_compiled(self) -> None:  # A3
         async with open_scene(clinic()) as scene:
             store = SecondReaderWaits(scene.flows.versions)
-            flow_service = FlowService(
-                flows=scene.flows.flows, versions=store, clock=scene.clock, new_id=lambda: "id"
-            )
-            versions = VersionsInUse(flow_service, scene.memory.definitions)
+            versions = fresh(scene, versions=store)
             early, late = (asyncio.ensure_future(versions.to_start("default", "version-1")) for _ in range(2))
             first = await early
             store.may_end.set()
@@ -333,10 +343,7 @@ class TestCompiling:
 
     async def test_a_version_is_compiled_once_for_all_who_wait(self) -> None:  # A3
         async with open_scene(clinic()) as scene:
-            flow_service = FlowService(
-                flows=scene.flows.flows, versions=scene.flows.versions, clock=scene.clock, new_id=lambda: "id"
-            )
-            versions = VersionsInUse(flow_service, scene.memory.definitions)
+            versions = fresh(scene)
             waiting = [asyncio.ensure_future(versions.to_start("default", "version-1")) for _ in range(3)]
             while not versions.compiling:
                 await asyncio.sleep(0)
@@ -345,3 +352,85 @@ class TestCompiling:
             one, other = (startable for startable in others if isinstance(startable, StartableVersion))
             assert one.version.flow is other.version.flow
             assert (versions.kept, versions.compiling) == (1, 0)
+
+
+class CountedDefinitions:
+    """Implements `DefinitionStore` over another, and counts; it is away as long as `away`."""
+
+    def __init__(self, definitions: DefinitionStore) -> None:
+        self._definitions = definitions
+        self.reads = self.writes = 0
+        self.away = False
+
+    async def get(self, tenant_id: str, content_hash: str) -> bytes | None:
+        self.reads += 1
+        await asyncio.sleep(0)
+        if self.away:
+            raise RetryLater("redis_unavailable", "Redis does not answer")
+        return await self._definitions.get(tenant_id, content_hash)
+
+    async def put(self, tenant_id: str, content_hash: str, document: bytes, lifetime_s: int) -> None:
+        self.writes += 1
+        await self._definitions.put(tenant_id, content_hash, document, lifetime_s)
+
+
+class TestManyAtOnce:
+    """A process that has just been started gets many requests for the same version."""
+
+    async def test_a_version_is_prepared_once_for_all_who_start_on_it(self) -> None:  # F13
+        async with open_scene(clinic()) as scene:
+            definitions = CountedDefinitions(scene.memory.definitions)
+            versions = fresh(scene, definitions=definitions)
+            startable = await asyncio.gather(*(versions.to_start("default", "version-1") for _ in range(20)))
+            assert len({id(each.version) for each in startable}) == 1
+            assert (definitions.writes, versions.kept, versions.compiling) == (1, 1, 0)
+            assert {each.campaign_id for each in startable} == {"campaign-1"}
+
+    async def test_a_definition_is_read_once_for_all_who_go_on(self) -> None:  # F13
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            started = (await fresh(scene).to_start("default", "version-1")).version.flow
+            definitions = CountedDefinitions(scene.memory.definitions)
+            versions = fresh(scene, definitions=definitions)
+            wanted = ("default", "version-1", started.content_hash)
+            pinned = await asyncio.gather(*(versions.pinned(*wanted) for _ in range(20)))
+            assert len({id(each) for each in pinned}) == 1
+            assert (definitions.reads, versions.kept) == (1, 1)
+
+    async def test_a_failure_is_that_of_those_who_waited_for_it(self) -> None:  # F44
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            started = (await fresh(scene).to_start("default", "version-1")).version.flow
+            definitions = CountedDefinitions(scene.memory.definitions)
+            versions = fresh(scene, definitions=definitions)
+            wanted = ("default", "version-1", started.content_hash)
+            definitions.away = True
+            replies = await asyncio.gather(
+                *(versions.pinned(*wanted) for _ in range(3)), return_exceptions=True
+            )
+            assert [type(reply) for reply in replies] == [RetryLater] * 3
+            definitions.away = False
+            assert (await versions.pinned(*wanted)).flow.content_hash == started.content_hash
+
+    async def test_what_was_saved_meanwhile_is_found_beside_a_search_that_began_before(self) -> None:  # F6
+        async with open_scene(clinic()) as scene:
+            store = SecondReaderWaits(scene.flows.versions)
+            versions = fresh(scene, versions=store)
+            await versions.to_start("default", "version-1")  # the first read
+            early = asyncio.ensure_future(versions.to_start("default", "version-2"))
+            while store.reads < 2:
+                await asyncio.sleep(0)
+            await scene.publish(clinic(_id="version-2"))
+            assert (await versions.to_start("default", "version-2")).version.flow.version_id == "version-2"
+            store.may_end.set()
+            await early
+
+    async def test_versions_that_differ_in_texts_share_a_chart(self) -> None:  # F13
+        async with open_scene(clinic()) as scene:
+            await scene.publish(clinic(_id="version-2", globalPrompt="Another text."))
+            versions = fresh(scene)
+            first, second = [
+                (await versions.to_start("default", f"version-{number}")).version.flow for number in (1, 2)
+            ]
+            assert second.content_hash != first.content_hash
+            assert second.chart is first.chart
