@@ -105,13 +105,14 @@ class VersionsInUse:
         if known is None:
             # Each asks the flow store for itself: what has just been saved is found by who comes next.
             stored, record = await self._flow_service.find_listed(tenant_id, version_id)
+
+            async def prepared() -> VersionInUse:
+                version = await self.of_document(tenant_id, stored.document)
+                await self.keep_definition(tenant_id, version)
+                return version
+
             known = self._startable.get((tenant_id, version_id)) or StartableVersion(
-                await _once(
-                    self._opening,
-                    (tenant_id, stored.document),
-                    lambda: self._open(tenant_id, stored.document),
-                ),
-                record.campaign_id,
+                await _once(self._opening, (tenant_id, stored.document), prepared), record.campaign_id
             )
         _keep(self._startable, (tenant_id, version_id), known, self._capacity)
         return known if rollout is None else replace(known, rollout=rollout)
@@ -129,12 +130,6 @@ class VersionsInUse:
             (tenant_id, version_id, wanted_hash),
             lambda: self._reopen(tenant_id, version_id, wanted_hash),
         )
-
-    async def _open(self, tenant_id: str, document: bytes) -> VersionInUse:
-        """Compiled, with its definition beside the conversations that are about to begin on it."""
-        version = await self.of_document(tenant_id, document)
-        await self.keep_definition(tenant_id, version)
-        return version
 
     async def _reopen(self, tenant_id: str, version_id: str, wanted_hash: str) -> VersionInUse:
         document = await self._definitions.get(tenant_id, wanted_hash)
@@ -176,12 +171,13 @@ class VersionsInUse:
         if known is not None:
             return known
         key = (tenant_id, digest)
-        return await _once(self._compiling, key, lambda: self._compile_and_keep(key, document, raw))
 
-    async def _compile_and_keep(self, key: CompiledKey, document: bytes, raw: object) -> VersionInUse:
-        version = await asyncio.to_thread(_compiled, document, key[1], raw)
-        _keep(self._compiled, key, version, self._capacity)
-        return version
+        async def compiled() -> VersionInUse:
+            version = await asyncio.to_thread(_compiled, document, digest, raw)
+            _keep(self._compiled, key, version, self._capacity)
+            return version
+
+        return await _once(self._compiling, key, compiled)
 
     def _kept(self, tenant_id: str, digest: str) -> VersionInUse | None:
         known = self._compiled.get((tenant_id, digest))
