@@ -6,7 +6,7 @@ read, those of its references (`checks.py`).
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, TypeVar, cast
 
@@ -44,12 +44,14 @@ def parse_version(
     *,
     limits: DocumentLimits | None = None,
     environment: ReviewEnvironment | None = None,
+    beside: Callable[[FlowVersion], Iterable[Finding]] = lambda version: (),
 ) -> FlowVersion:
     """A version that is complete and sound, or a sound draft.
 
     With an `environment` the version is about to be saved: what the platform lacks and what could not be used
-    is refused too, in the same list. Raises CorrectTheInput: `document_invalid` with all findings, or what
-    `check_shape` raises. `raw` is decoded JSON.
+    is refused too, in the same list, and so is what `beside` finds in one that is refused for its references
+    alone. Raises CorrectTheInput: `document_invalid` with all findings, or what `check_shape` raises. `raw`
+    is decoded JSON.
     """
     limits = limits or DocumentLimits()
     check_shape(raw, limits)
@@ -58,8 +60,10 @@ def parse_version(
     remaining = MAX_FINDINGS - len(findings)
     if remaining > 0:
         findings += islice(check_version(raw, limits=limits, environment=environment), remaining)
-    if version is None or findings:
+    if version is None:
         raise _refusal("the version", findings)
+    if findings:
+        raise _refusal("the version", [*findings, *beside(version)])
     return version
 
 

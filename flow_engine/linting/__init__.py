@@ -4,12 +4,14 @@ Errors refuse a save, warnings are returned with it. `codes.toml` is the one tab
 which `docs/lint.md` is written; the rules are by theme in `rules/`, each a pure function.
 """
 
+from collections.abc import Iterator
 from itertools import islice
 
 from flow_engine.documents import FlowVersion, ReviewEnvironment
+from flow_engine.errors import Finding
 from flow_engine.linting.codes import CODES, Code, LintFinding, Severity
 from flow_engine.linting.inspection import Inspection
-from flow_engine.linting.rules import RULES
+from flow_engine.linting.rules import ERROR_RULES, RULES
 
 MAX_FINDINGS = 1000
 """Findings of one version: a hostile document of a megabyte could otherwise cause a hundred thousand."""
@@ -29,4 +31,14 @@ def lint(version: FlowVersion, environment: ReviewEnvironment) -> list[LintFindi
     return findings
 
 
-__all__ = ["CODES", "MAX_FINDINGS", "Code", "LintFinding", "Severity", "lint"]
+def lint_errors(version: FlowVersion, environment: ReviewEnvironment) -> Iterator[Finding]:
+    """What `lint` would refuse of a version whose schema is sound and whose references need not be, as the
+    API sends it: at most 1,000. None for a draft."""
+    if not version.draft:
+        inspection = Inspection(version, environment)
+        found = (finding for rule in ERROR_RULES for finding in rule(inspection))
+        errors = (finding.as_finding() for finding in found if finding.severity == "error")
+        yield from islice(errors, MAX_FINDINGS)
+
+
+__all__ = ["CODES", "MAX_FINDINGS", "Code", "LintFinding", "Severity", "lint", "lint_errors"]

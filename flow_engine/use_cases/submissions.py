@@ -9,7 +9,7 @@ import orjson
 
 from flow_engine import documents
 from flow_engine.errors import CorrectTheInput, Finding
-from flow_engine.linting import lint
+from flow_engine.linting import lint, lint_errors
 from flow_engine.ports.flow_store import VersionEntry
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.values import utc_text
@@ -62,7 +62,12 @@ class Submissions:
         )
         integers = documents.changed_integers(body)
         try:
-            version = documents.parse_version(completed, limits=self._limits, environment=self._environment)
+            version = documents.parse_version(
+                completed,
+                limits=self._limits,
+                environment=self._environment,
+                beside=lambda refused: lint_errors(refused, self._environment),
+            )
         except CorrectTheInput as refused:
             raise CorrectTheInput(refused.code, refused.detail, [*integers, *refused.findings]) from None
         findings = lint(version, self._environment)

@@ -148,8 +148,8 @@ def _letters(language: str) -> str:
     return language.partition("-")[0].lower()
 
 
+ERROR_RULES: tuple[Rule, ...] = (problems,)
 TEXT_RULES: tuple[Rule, ...] = (
-    problems,
     values_at_entry,
     sensitive_values,
     main_languages,

@@ -58,6 +58,42 @@ class TestTimes:
         assert submitted(raw).entry.version_id == "version-1"
 
 
+class TestEveryErrorAtOnce:
+    def test_unknown_names_do_not_hide_templates_and_conditions(self) -> None:  # F2 F9
+        raw = minimal_version(
+            globalPrompt="Answer {{ $vars.name",
+            firstTask="nowhere",
+            variables=[{"_id": "age", "name": "age", "type": "number", "prompt": "How old"}],
+            tasks=[
+                aio_task(
+                    "welcome",
+                    connectedTasks=["elsewhere"],
+                    entryCondition={"when": "vars.age == 'old'", "reason": "no"},
+                    connectionConditions={"welcome": {"when": "vars.years > 3", "reason": "no"}},
+                )
+            ],
+        )
+        assert sorted(errors(raw)) == [
+            ("/firstTask", "unknown_task"),
+            ("/globalPrompt", "template_unclosed"),
+            ("/tasks/0/connectedTasks/0", "unknown_task"),
+            ("/tasks/0/connectionConditions/welcome/when", "condition_unknown_name"),
+            ("/tasks/0/entryCondition/when", "condition_type_clash"),
+        ]
+
+    def test_names_that_are_taken_twice_hide_none_either(self) -> None:  # F2 F9
+        raw = minimal_version(
+            tasks=[aio_task("welcome", prompt="{% if %}"), aio_task("welcome", prompt="{{ 1 }")],
+            firstTask="welcome",
+        )
+        found = [code for _, code in errors(raw)]
+        assert {"duplicate_id", "template_unclosed"} <= set(found)
+
+    def test_what_is_only_suspicious_is_not_told_with_errors(self) -> None:  # F9
+        raw = minimal_version(globalPrompt="{{ $vars.nothing }}", firstTask="nowhere")
+        assert errors(raw) == [("/firstTask", "unknown_task")]
+
+
 class TestIds:
     @pytest.mark.parametrize("bad", ["", "  ", "a/b", "/", "x" * 513])
     def test_an_id_that_no_address_can_hold_is_refused(self, bad: str) -> None:  # D10 A17
