@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final, TypeAlias, cast
 
-from flow_engine.values import VALUE_KINDS, JsonValue, VariableSpec
+from flow_engine.values import VALUE_KINDS, JsonValue, VariableSpec, agree
 from flow_engine.vocabulary import SensitiveKind
 
 Sensitivity: TypeAlias = "bool | SensitiveKind"
@@ -46,16 +46,31 @@ def shown(spec: VariableSpec | None, value: JsonValue) -> JsonValue:
     return MASKS[spec.sensitive] if spec is not None and spec.sensitive and value is not None else value
 
 
-def stand_in(spec: VariableSpec | None, value: JsonValue) -> JsonValue:
-    """In place of a sensitive value one that the variable takes, whatever it was, for recordings, which are
-    stepped again: the same for all. None stays None."""
-    masked = shown(spec, value)
-    if spec is None or not spec.sensitive or value is None:
-        return masked
-    if spec.type == "enum":
-        return next(iter(spec.enum_values), masked)
-    hidden = VALUE_KINDS[spec.type].hidden_as
-    return masked if hidden is None else hidden
+class StandIns:
+    """What stands in place of sensitive values in one recording, which is stepped again: values that their
+    variables take. The same for all values of a variable, unless a user may contradict a tool about it: then
+    the same for those that agree, so that it shows which do, and no more."""
+
+    def __init__(self) -> None:
+        self._met: dict[str, list[JsonValue]] = {}
+
+    def __call__(self, spec: VariableSpec | None, value: JsonValue) -> JsonValue:
+        """None stays None. Never raises."""
+        masked = shown(spec, value)
+        if spec is None or not spec.sensitive or value is None:
+            return masked
+        number = 0
+        if spec.precedence is not None:
+            met = self._met.setdefault(spec.id, [])
+            if not any(agree(value, other) for other in met):
+                met.append(value)
+            number = next(i for i, other in enumerate(met) if agree(value, other))
+        if spec.type == "enum" and spec.enum_values:
+            return [*spec.enum_values][number % len(spec.enum_values)]
+        hidden = VALUE_KINDS[spec.type].hidden_as
+        if hidden is not None:
+            return hidden(number)
+        return masked if number == 0 else f"{masked} {number + 1}"
 
 
 # --- values in texts --------------------------------------------------------------------------

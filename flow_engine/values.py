@@ -20,9 +20,9 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Decimal
 from functools import lru_cache
 from typing import Literal, TypeAlias, cast
@@ -77,24 +77,28 @@ class VariableSpec:
 @dataclass(frozen=True, slots=True)
 class ValueKind:
     """`asked_as` is the JSON type that a model is asked to answer with; `handed_over` what a tool gets;
-    `hidden_as` the value that stands for every sensitive one in recordings, None where the mask may."""
+    `hidden_as` the values that stand for sensitive ones in recordings, by their number from 0, None where the
+    mask may."""
 
     asked_as: Literal["string", "number", "boolean"]
     handed_over: str
-    hidden_as: JsonValue
+    hidden_as: Callable[[int], JsonValue] | None = None
 
 
-_A_PHONE: JsonValue = {"country": "US", "type": "mobile", "number": "+12015550123"}
+def _hidden_phone(number: int) -> JsonValue:
+    """One of those that belong to nobody."""
+    return {"country": "US", "type": "mobile", "number": f"+1201555{123 + number % 77:04}"}
+
 
 VALUE_KINDS: Mapping[VariableType, ValueKind] = {
-    "string": ValueKind("string", "text", None),
-    "number": ValueKind("number", "a number", 0),
-    "boolean": ValueKind("boolean", "true or false", True),
-    "enum": ValueKind("string", "text", None),
-    "date": ValueKind("string", "text", "2000-01-01"),
-    "phone": ValueKind("string", "an object with the number", _A_PHONE),
-    "email": ValueKind("string", "text", "hidden@example.com"),
-    "custom": ValueKind("string", "whatever a tool has stored", None),
+    "string": ValueKind("string", "text"),
+    "number": ValueKind("number", "a number", lambda number: number),
+    "boolean": ValueKind("boolean", "true or false", lambda number: number % 2 == 0),
+    "enum": ValueKind("string", "text"),
+    "date": ValueKind("string", "text", lambda number: f"{date(2000, 1, 1) + timedelta(days=number)}"),
+    "phone": ValueKind("string", "an object with the number", _hidden_phone),
+    "email": ValueKind("string", "text", lambda number: f"hidden{number or ''}@example.com"),
+    "custom": ValueKind("string", "whatever a tool has stored"),
 }
 """What readers outside of this file need of a type. A type without its row fails at the import."""
 if missing := set(VARIABLE_TYPES) - VALUE_KINDS.keys():
@@ -134,6 +138,13 @@ class ValueRejected(Exception):
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
+
+
+def agree(one: JsonValue, other: JsonValue) -> bool:
+    """Whether two canonical values tell the same: texts by their words, since nobody says capitals."""
+    if isinstance(one, str) and isinstance(other, str):
+        return one.casefold().split() == other.casefold().split()
+    return one == other
 
 
 def canonical(

@@ -118,7 +118,7 @@ def conflicts_of(
         heard, written = mined.get(var_id), tools.get(var_id)
         if heard is None or written is None or not (heard.has_value and written.has_value):
             continue
-        if not _agree(heard.value, written.value):
+        if not values.agree(heard.value, written.value):
             later = (heard.updated_at or _NEVER) > (written.updated_at or _NEVER)
             by_user = spec.precedence == "user" or (spec.precedence == "latest" and later)
             found[var_id] = Conflict(heard, written) if by_user else Conflict(written, heard)
@@ -126,13 +126,6 @@ def conflicts_of(
 
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
-
-
-def _agree(heard: JsonValue, written: JsonValue) -> bool:
-    """Texts by their words: nobody says capitals."""
-    if isinstance(heard, str) and isinstance(written, str):
-        return heard.casefold().split() == written.casefold().split()
-    return heard == written
 
 
 def settled(

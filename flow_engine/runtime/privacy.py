@@ -209,45 +209,57 @@ class Veil:
     def masked(self, entry: JournalEntry) -> JournalEntry:
         """The entry as everybody may see it, without its base."""
         self.learn(entry)
-        sensitive, resolve, asked = self._flow.sensitive, self._flow.variables.resolve, dict(entry.input)
+        sensitive, resolve = self._flow.sensitive, self._flow.variables.resolve
+        asked = {**as_object(self.json(entry.input)), "op": entry.input["op"]}
+        delta = {**as_object(self.json(entry.delta))}
         if "writes" in asked:
+            writes = zip(_objects(entry.input["writes"]), _objects(asked["writes"]), strict=True)
             asked["writes"] = [
-                self._entry(resolve(str(write.get("varId"))), write) for write in _objects(asked["writes"])
+                self._entry(resolve(str(write.get("varId"))), write, masked) for write, masked in writes
             ]
         if asked["op"] == "handle-utterance":
             hidden_as = MASKS[True] if self.waits(entry) else self._hidden.get(_name_of(entry))
             asked["body"] = hidden_as or asked["body"]
-        hidden: dict[str, object] = {}
         for name in _WRITTEN:
-            if name in entry.delta:
-                stored = as_object(entry.delta[name]).items()
-                hidden[name] = {id: self._entry(sensitive.get(id), as_object(each)) for id, each in stored}
+            if name in delta:
+                stored, masked = as_object(entry.delta[name]), as_object(delta[name])
+                delta[name] = {
+                    id: self._entry(sensitive.get(id), as_object(each), as_object(masked[id]))
+                    for id, each in stored.items()
+                }
         mining = as_object(entry.delta.get("mining"))
         if "provenance" in mining:
             heard = {id: as_object(each) for id, each in as_object(mining["provenance"]).items()}
+            masks = as_object(as_object(delta["mining"])["provenance"])
             provenance = {
-                id: {**each, "superseded": self._instead(sensitive.get(id), _of(each, "superseded"))}
-                if "superseded" in each
-                else each
+                id: {
+                    **as_object(masks[id]),
+                    "superseded": self._instead(sensitive.get(id), _of(each, "superseded")),
+                }
+                if id in sensitive and "superseded" in each
+                else masks[id]
                 for id, each in heard.items()
             }
-            hidden["mining"] = {**mining, "provenance": provenance}
+            delta["mining"] = {**as_object(delta["mining"]), "provenance": provenance}
         return replace(
             entry,
-            input={**as_object(self.json(asked)), "op": asked["op"]},
+            input=asked,
             outcome=as_object(self.json(entry.outcome)),
-            delta=as_object(self.json({**entry.delta, **hidden})),
+            delta=delta,
             rationale=cast("str | None", self.json(entry.rationale)),
             base=None,
         )
 
-    def _entry(self, spec: VariableSpec | None, stored: Mapping[str, object]) -> Mapping[str, object]:
-        """A stored or written entry of the memory; one description keeps a custom value writable."""
+    def _entry(
+        self, spec: VariableSpec | None, stored: Mapping[str, object], masked: Mapping[str, object]
+    ) -> Mapping[str, object]:
+        """A stored or written entry of the memory, whose texts are `masked` already: what stands for its
+        value is not masked again. One description keeps a custom value writable."""
         if spec is None or not spec.sensitive:
-            return stored
+            return masked
         described = [{"name": spec.name, "value": shown(spec, True)}]
         return {
-            **stored,
+            **masked,
             "value": self._instead(spec, _of(stored, "value")),
             "descriptionForLLM": described if stored.get("descriptionForLLM") else None,
         }

@@ -19,7 +19,7 @@ import orjson
 from flow_engine.json_paths import description_of
 from flow_engine.json_values import as_object
 from flow_engine.listening.conclusions import RuleSummariser
-from flow_engine.masking import stand_in
+from flow_engine.masking import StandIns
 from flow_engine.ports.dialogue import ActedOn, ConversationRef, DialogueTurn
 from flow_engine.ports.extraction import ExtractsNothing
 from flow_engine.ports.jobs import DueJob
@@ -223,7 +223,7 @@ class Trial:
         """The try as a recording: with stand-ins for sensitive values. `document` is the version's JSON."""
         entries: Sequence[JournalEntry] = self.memory.entries
         if self.flow.sensitive:
-            veil = self._veil(instead=stand_in)
+            veil = self._veil(instead=StandIns())
             entries = [veil.masked(entry) for entry in entries]
         version = RecordedVersion(
             version_id=self.flow.version_id,

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from flow_engine.documents.findings import problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conversation
 from flow_engine.json_values import as_object
-from flow_engine.masking import stand_in
+from flow_engine.masking import StandIns
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
 from flow_engine.runtime.journal import ENTRIES_AT_MOST, JournalEntry, begun_by, folded
 from flow_engine.runtime.memory import encode_entry, encode_previous_contact
@@ -312,7 +312,7 @@ class Recordings:
         flow = (await self._versions.pinned(tenant_id, session.version_id, session.content_hash)).flow
         if not flow.sensitive:
             return None
-        veil = Veil(flow, values_stored(flow, state), instead=stand_in)
+        veil = Veil(flow, values_stored(flow, state), instead=StandIns())
         for entry in entries:
             veil.learn(entry)
         return veil

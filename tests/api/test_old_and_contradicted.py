@@ -15,6 +15,9 @@ from flow_engine.documents import parse_version
 from flow_engine.documents.differences import difference
 from flow_engine.errors import CorrectTheInput
 from flow_engine.linting import lint
+from flow_engine.use_cases.recordings import read_recording
+from flow_engine.use_cases.replaying import Compiled, Side
+from service.replaying import platform
 from tests.api.harness import Scene, entry, multi_contact, needs, open_scene
 from tests.flow_engine.documents.samples import ENVIRONMENT, JsonObject, aio_task, minimal_version
 from tests.flow_engine.documents.test_documents_parity import validator
@@ -374,3 +377,48 @@ class TestInTheDocument:
             "stale: not expected: 'plan'; there are: 'city', 'plan'",
             "conflicts: not there: 'plan'; not expected: 'city'; there are: 'city'",
         ]
+
+
+class TestRecordings:
+    @pytest.mark.parametrize(
+        ("variable", "written", "said"),
+        [
+            ("city", "Turin-7731", "Rome-8842"),
+            ("plan", "gold", "silver"),
+            ("number", 773_117, 884_228),
+            ("yes", True, False),
+            ("day", "1971-03-04", "1972-05-06"),
+            ("mail", "a.needle@example.org", "b.needle@example.org"),
+            (
+                "phone",
+                {"country": "IT", "type": "mobile", "number": "+393471234567"},
+                {"country": "IT", "type": "mobile", "number": "+393477654321"},
+            ),
+        ],
+    )
+    async def test_a_contradiction_about_a_sensitive_value_comes_out_of_a_recording_again(
+        self, variable: str, written: Any, said: Any
+    ) -> None:  # journal: recordings show no sensitive value, and are stepped again
+        hidden = {"sensitive": True, "precedence": "user"}
+        whole = document(city=hidden, plan=hidden)
+        kinds = {"number": "number", "yes": "boolean", "day": "date", "mail": "email", "phone": "phone"}
+        whole["variables"] += [
+            {"_id": id, "name": id, "type": kind, "prompt": "?", **hidden} for id, kind in kinds.items()
+        ]
+        async with open_scene(whole) as scene:
+            await scene.started()
+            await scene.written(entry(variable, written, updatedBy="crm"))
+            await heard(scene, "m1", **{variable: written})
+            assert await conflicts(scene) == []
+            await heard(scene, "m2", **{variable: said})
+            assert len(await conflicts(scene)) == 1
+            recording = (await scene.http.get("/v1/conversations/conv-1/recording")).content
+        assert b"needle" not in recording
+        if variable not in ("plan", "yes"):
+            text = said["number"] if variable == "phone" else str(said)
+            assert text.encode() not in recording
+        read = read_recording(recording)
+        side = Side(read, Compiled(), platform())
+        moments = [await side.take(each, each.input) for each in read.entries]
+        told = [sorted(moment.runner.conflicts) if moment.runner else [] for moment in moments]
+        assert told == [[], [], [], [], [], [variable]]
