@@ -191,6 +191,11 @@ def from_dialogflow(raw: JsonValue) -> drafts.ImportedDraft:
     return _Import(draft, package).made()
 
 
+def _symbol(page: str) -> str:
+    """`End Session`, as an export names what is no page, is the API's `END_SESSION`."""
+    return _last(page).upper().replace(" ", "_")
+
+
 def _last(name: str) -> str:
     """Of `projects/…/pages/ID`, the ID."""
     return name.rpartition("/")[2]
@@ -309,22 +314,25 @@ class _Import:
             return
         own = self._draft.tasks[source]
         self._say(own, route.trigger_fulfillment, words, place)
-        if _last(route.target_page) in _ENDS:
+        if _symbol(route.target_page) in _ENDS:
             own.prompts.append(f"When {words or 'this is settled'}, end the conversation.")
 
     def _target(self, flow: AgentFlow, route: Route, place: tuple[str | int, ...]) -> str:
         """The task that a route leads to, `""` where it stays or ends."""
         page, into = _last(route.target_page), _last(route.target_flow)
-        if page == "START_PAGE":
+        found = next(
+            (each for each in flow.pages if page and page in (each.display_name, _last(each.name))), None
+        )
+        if found is not None:
+            return _task_id(flow, found)
+        symbol = _symbol(page)
+        if symbol == "START_PAGE":
             return flow.display_name
-        if page in {"", "CURRENT_PAGE", "PREVIOUS_PAGE", *_ENDS}:
+        if symbol in {"", "CURRENT_PAGE", "PREVIOUS_PAGE", *_ENDS}:
             other = self._flows.get(into)
             return other.display_name if other else ""
-        found = next((each for each in flow.pages if page in (each.display_name, _last(each.name))), None)
-        if found is None:
-            self._draft.dropped(place, f"there is no page {page!r}")
-            return ""
-        return _task_id(flow, found)
+        self._draft.dropped(place, f"there is no page {page!r}")
+        return ""
 
     def _reason(self, intent: str) -> str:
         known = self._intents.get(_last(intent))

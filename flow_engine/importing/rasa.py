@@ -128,7 +128,9 @@ class _Import:
         for name, flow in self._flows.items():
             self._fill(name, flow)
         linked = {step.call for flow in self._flows.values() for step in _every(flow.steps)}
-        draft.global_tasks += [name for name in self._flows if name not in linked]
+        draft.global_tasks += [
+            name for name, flow in self._flows.items() if name not in linked and flow.when is not False
+        ]
         for name in linked & self._flows.keys():
             draft.tasks[name].returns = True
         return draft.imported()

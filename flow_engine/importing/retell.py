@@ -96,6 +96,8 @@ class Node(drafts.Foreign):
     else_edge: Edge | None = None
     always_edge: Edge | None = None
     skip_response_edge: Edge | None = None
+    success_edge: Edge | None = None
+    failed_edge: Edge | None = None
     global_node_setting: GlobalSetting | None = None
     display_position: Position | None = None
     variables: tuple[ExtractedVariable, ...] = ()
@@ -269,7 +271,8 @@ class _Import:
         """Every way to a task, through nodes that are none; each node at most once on it."""
         collected = tuple(each.name for each in node.variables)
         named = [(f"edges/{number}", edge) for number, edge in enumerate(node.edges)]
-        for name in ("edge", "always_edge", "skip_response_edge", "else_edge"):
+        single = ("edge", "always_edge", "skip_response_edge", "success_edge", "failed_edge", "else_edge")
+        for name in single:
             if (edge := cast("Edge | None", getattr(node, name))) is not None:
                 named.append((name, edge))
         for at, edge in named:

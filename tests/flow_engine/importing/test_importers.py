@@ -62,6 +62,23 @@ class TestRetell:
             *("plate", "mileage", "urgency", "is_driveable")
         }
 
+    def test_a_node_that_does_nothing_here_leads_on_whether_it_would_succeed_or_fail(self) -> None:
+        _, raw = copy.deepcopy(known()["retell"])
+        [sms] = (each for each in raw["nodes"] if each["type"] == "sms")
+        told = {"transition_condition": {"type": "prompt", "prompt": "Sent"}}
+        del sms["edge"]
+        sms["success_edge"] = {"id": "s", "destination_node_id": "n-bye", **told}
+        sms["failed_edge"] = {"id": "f", "destination_node_id": "n-person", **told}
+        found = Imported(IMPORTERS["retell"](raw))
+        [before] = (
+            each["id"]
+            for each in raw["nodes"]
+            if any(edge.get("destination_node_id") == sms["id"] for edge in each.get("edges", ()))
+            or (each.get("edge") or {}).get("destination_node_id") == sms["id"]
+        )
+        assert {"n-bye", "n-person"} <= set(found.tasks[before]["connectedTasks"])
+        assert [each for each in found.draft.remarks if "_edge" in each["pointer"]] == []
+
     def test_equations_are_conditions_and_contains_is_the_model_s(self) -> None:
         found = imported("retell")
         assert found.condition("n-slots", "n-book") == {"when": "has(vars.slots)", "advance": "auto"}
@@ -116,6 +133,16 @@ class TestRetell:
 
 class TestDialogflow:
     BOOK = "Default Start Flow.Book a visit"
+
+    @pytest.mark.parametrize("end", ["END_SESSION", "End Session", "END_FLOW", "End Flow"])
+    def test_an_end_is_known_by_the_name_of_the_api_and_of_an_export(self, end: str) -> None:
+        _, raw = copy.deepcopy(known()["dialogflow-cx"])
+        route = {"condition": "true", "targetPage": end}
+        raw["flows"][0]["pages"][0]["transitionRoutes"] = [route]
+        found = Imported(IMPORTERS["dialogflow-cx"](raw))
+        task = f"{raw['flows'][0]['displayName']}.{raw['flows'][0]['pages'][0]['displayName']}"
+        assert "end the conversation" in found.tasks[task]["prompt"]
+        assert [each for each in found.draft.remarks if "there is no page" in each["message"]] == []
 
     def test_parameters_are_variables_of_their_types(self) -> None:
         found = imported("dialogflow-cx")
@@ -186,6 +213,21 @@ class TestDialogflow:
 
 
 class TestRasa:
+    def test_a_flow_that_never_begins_by_itself_is_entered_by_links_alone(self) -> None:
+        steps = [
+            {"action": "utter_x", "next": [{"if": "slots.a", "then": [{"link": "behind"}]}, {"else": "END"}]}
+        ]
+        raw = {
+            "flows": {
+                "first": {"description": "x", "steps": steps},
+                "behind": {"description": "y", "if": False, "steps": [{"action": "utter_y"}]},
+            },
+            "slots": {"a": {"type": "bool"}},
+        }
+        found = Imported(IMPORTERS["rasa"](raw))
+        assert found.document["globalTasks"] == ["first"]
+        assert found.tasks["first"]["connectedTasks"] == ["behind"]
+
     def test_flows_are_tasks_that_users_come_to_from_everywhere(self) -> None:
         found = imported("rasa")
         assert found.document["firstTask"] == "start"
