@@ -76,6 +76,19 @@ def test_operators_pages_are_accessible_in_the_dark_in_each_language(tmp_path: P
         spoken.was_clean()
 
 
+def test_problems_are_named_in_the_language_of_the_reader(tmp_path: Path) -> None:
+    with opened_console(tmp_path, locale="it-IT") as console:
+        flow_id, page = published(console.base, "clinic-v1"), console.page
+        console.open(f"/flows/{flow_id}/versions/clinic-v1")
+        problem = (
+            page.get_by_role("region", name="Problemi").get_by_role("listitem").filter(has_text="island")
+        )
+        expect(problem).to_contain_text("Nessuna catena di collegamenti porta a un compito")
+        expect(problem.locator("[lang=en]").first).to_contain_text("no chain of 'connectedTasks'")
+        reads_well(console, "it")
+        console.was_clean()
+
+
 def test_a_language_that_is_chosen_stays_and_changes_the_page_at_once(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         page = console.page

@@ -23,6 +23,19 @@ async function explanations(language: Language): Promise<Readonly<Record<string,
   return (await import("../../generated/codes.en.json")).default;
 }
 
+function useExplanations(): {
+  readonly known: Readonly<Record<string, Explained>>;
+  readonly pending: boolean;
+} {
+  const { language } = useSpeech();
+  const { data, isPending } = useQuery({
+    queryKey: ["codes", language],
+    queryFn: () => explanations(language),
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+  return { known: data ?? {}, pending: isPending };
+}
+
 const FIX_TEXTS = {
   useInstead: "fixUseInstead",
   removeMention: "fixRemoveMention",
@@ -99,7 +112,7 @@ function Row({ problem, fixes, go, fix }: RowProps): ReactNode {
         </span>
         <span>
           <span className="visually-hidden">{say(problem.severity === "error" ? "error" : "warning")}: </span>
-          {problem.message}
+          <Message problem={problem} />
           {problem.pointer === "" ? null : <code className="quiet"> {problem.pointer}</code>}
         </span>
       </button>
@@ -118,20 +131,36 @@ function Row({ problem, fixes, go, fix }: RowProps): ReactNode {
   );
 }
 
+/** What the service says of it is English: for other readers the title of its code stands before, in theirs. */
+function Message({ problem }: { readonly problem: Problem }): ReactNode {
+  const { language } = useSpeech();
+  return language === "en" ? problem.message : <Titled problem={problem} />;
+}
+
+function Titled({ problem }: { readonly problem: Problem }): ReactNode {
+  const found = useExplanations().known[problem.code];
+  return (
+    <>
+      {found === undefined || found.language === "en" ? null : (
+        <>
+          <Literals text={found.title} />
+          {": "}
+        </>
+      )}
+      <span lang="en">{problem.message}</span>
+    </>
+  );
+}
+
 function Explanation({ code }: { readonly code: string }): ReactNode {
   const say = useText("flows");
-  const { language } = useSpeech();
-  const known = useQuery({
-    queryKey: ["codes", language],
-    queryFn: () => explanations(language),
-    staleTime: Number.POSITIVE_INFINITY,
-  });
-  const found = known.data?.[code];
+  const { known, pending } = useExplanations();
+  const found = known[code];
   return (
     <div className="explanation">
       <code>{code}</code>
       {found === undefined ? (
-        <p className="quiet">{known.isPending ? "…" : say("unexplained")}</p>
+        <p className="quiet">{pending ? "…" : say("unexplained")}</p>
       ) : (
         <div lang={found.language}>
           <p>
