@@ -22,7 +22,9 @@
 -- "1". Whoever listens on the channel is told of each change of the memory. `stamp` is of this commit alone;
 -- the answer tells the state before and after it, the one before "" where it was the expected one. Who expected
 -- a state, and lost, gets the newer one.
--- `journal` is the commit's entry, "" for none; it begins with {"at":"<when>". Entries are numbered without gaps
+-- `journal` is the commit's entry, "" for none; it begins with {"at":"<when>". What the commit writes as a whole
+-- stands beside it in fields of their own: session and tenant of a start, and each variable, as "tools.<id>" where a
+-- tool has written it; a list that is too long for that in netstrings, as "tools". Entries are numbered without gaps
 -- and kept in segments; the first of a segment stands beside the whole state before it, so the oldest segments
 -- make room as wholes. `journal_bounds`: entries and bytes of a segment, bytes of all ended ones.
 -- `journaled` is the stamp of the last commit with an entry: where another came after it, a segment begins.
@@ -121,6 +123,14 @@ local function forget_oldest(number, turns, bytes)
   end
 end
 
+local function in_netstrings(parts)
+  local texts = {}
+  for i, part in ipairs(parts) do
+    texts[i] = #part .. ':' .. part
+  end
+  return table.concat(texts)
+end
+
 -- Netstrings: six fields of the snapshot, the tenant, and three lists with their lengths before them.
 local function whole_state()
   local parts, tenant, mined, tools, previous = whole_of(key)
@@ -134,10 +144,7 @@ local function whole_state()
       parts[#parts + 1] = part
     end
   end
-  for i, part in ipairs(parts) do
-    parts[i] = #part .. ':' .. part
-  end
-  return table.concat(parts)
+  return in_netstrings(parts)
 end
 
 local function parts_of(netstrings)
@@ -160,8 +167,22 @@ local function list_at(parts, at)
   return list, at + 1 + #list
 end
 
+-- Adds variables to the fields of an entry, and says how many bytes they take.
+local function add_variables(entry, list, flat)
+  if #flat > AT_ONCE then
+    flat, list = {'', in_netstrings(flat)}, string.sub(list, 1, -2)
+  end
+  local bytes, last = 0, #entry
+  for i = 1, #flat, 2 do
+    entry[last + i], entry[last + i + 1] = list .. flat[i], flat[i + 1]
+    bytes = bytes + #list + #flat[i] + #flat[i + 1]
+  end
+  return bytes
+end
+
 local function place_in_journal()
-  local place = {seq = number_of('seq') + 1}
+  local seq = number_of('seq') + 1
+  local place = {seq = seq, entry = {key.journal, seq .. '-0', 'entry', arg.journal}}
   local segment, bytes, base_bytes = number_of('segment'), number_of('segmentBytes'), number_of('baseBytes')
   local most_entries, most_bytes, all_bytes = string.match(arg.journal_bounds, '^(%d+) (%d+) (%d+)$')
   if not known.seq or known.journaled ~= known.stamp or place.seq - segment >= tonumber(most_entries)
@@ -173,7 +194,17 @@ local function place_in_journal()
     put('baseBytes', #place.base)
   end
   put('seq', place.seq)
-  put('segmentBytes', bytes + #arg.journal)
+  bytes = bytes + #arg.journal
+  if reset then
+    local entry = place.entry
+    entry[5], entry[6], entry[7], entry[8] = 'session', arg.session, 'tenant', arg.new_tenant
+    bytes = bytes + #arg.session + #arg.new_tenant + add_variables(entry, 'variables.', arg.new_variables)
+  end
+  if #arg.added_variables + #arg.set_tools + #arg.set_mined > 0 then
+    bytes = bytes + add_variables(place.entry, 'added.', arg.added_variables)
+      + add_variables(place.entry, 'tools.', arg.set_tools) + add_variables(place.entry, 'mined.', arg.set_mined)
+  end
+  put('segmentBytes', bytes)
   put('journaled', arg.stamp)
   put('updatedAt', string.match(arg.journal, '^{"at":"([^"]+)"'))
   return place
@@ -200,14 +231,16 @@ local function end_segment(place)
 end
 
 local function write_journal(place)
-  local entry = {key.journal, place.seq .. '-0', 'entry', arg.journal, 'memoryRevision', known.memoryRevision}
+  local entry = place.entry
+  local last = #entry
+  entry[last + 1], entry[last + 2] = 'memoryRevision', known.memoryRevision
   if place.base then
     made[#made + 1] = key.journal
     if place.ended then
       end_segment(place)
     end
     if place.base ~= '' then
-      entry[7], entry[8] = 'base', place.base
+      entry[last + 3], entry[last + 4] = 'base', place.base
     end
   end
   redis.call('XADD', spread(entry))

@@ -1,12 +1,12 @@
 """The journal of conversations on Redis: how an entry is stored, and how it is read again.
 
-An entry is one JSON text, made of what its commit encodes anyway; seq, memory revision and base are
-commit.lua's.
+An entry is a JSON text; beside it stands, as it is, what its commit writes as a whole: variables, and the
+session of a start. seq, memory revision and base are commit.lua's too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 from zlib import compress, crc32, decompress
 
@@ -68,16 +68,8 @@ def _encode_note(note: JournalNote, changes: Changes, arguments: Mapping[str, Ar
     """The entry of a commit but for what the script adds, which takes `at` from its beginning. `arguments`
     are those of the commit: what is encoded in them is taken as it is. JSON in UTF-8."""
     delta: dict[str, object] = {}
-    if changes.new_memory is not None:
-        delta["session"] = orjson.Fragment(cast("bytes", arguments["session"]))
-        delta["tenant"] = orjson.Fragment(cast("bytes", arguments["new_tenant"]))
-    elif changes.session is not None and changes.forked is None:  # a fork's state is the entry's base
-        delta["session"] = session_delta(note.before, changes.session)
-    if changes.new_memory is not None or changes.added_variables or changes.set_tools or changes.set_mined:
-        for name, argument in _ENTRIES.items():
-            flat = cast("Sequence[Any]", arguments[argument])
-            if flat:
-                delta[name] = dict(zip(flat[::2], map(orjson.Fragment, flat[1::2]), strict=True))
+    if changes.session is not None and changes.new_memory is None and changes.forked is None:
+        delta["session"] = session_delta(note.before, changes.session)  # a fork's state is the entry's base
     if changes.mining is not None:
         delta["mining"] = orjson.Fragment(cast("bytes", arguments["mining"]))
     if changes.previous_contacts or changes.rewrite_previous_contacts:
@@ -102,13 +94,37 @@ def _encode_note(note: JournalNote, changes: Changes, arguments: Mapping[str, Ar
     )
 
 
-_ENTRIES = {
-    "variables": "new_variables",
-    "added": "added_variables",
-    "tools": "set_tools",
-    "mined": "set_mined",
-}
-"""Lists of variables: what they are called in a delta, and in the commit's arguments."""
+_DOCUMENTS = (b"session", b"tenant")
+
+
+def _completed(stored: Iterable[tuple[bytes, bytes]]) -> _Fields:
+    """The fields of an entry; what stands beside its text is in the text's delta then. Raises
+    CallTheOperator `journal_unreadable`."""
+    fields: dict[bytes, bytes] = {}
+    delta: dict[str, Any] = {}
+    try:
+        for name, text in stored:
+            part, dot, id = name.partition(b".")
+            if name in _PACKED:
+                fields[name] = text
+            elif name in _DOCUMENTS:
+                delta[name.decode()] = orjson.Fragment(text)
+            else:
+                flat = [id, text] if dot else list(_netstrings(text))
+                entries = zip(flat[::2], flat[1::2], strict=True)
+                delta.setdefault(part.decode(), {}).update(
+                    (i.decode(), orjson.Fragment(e)) for i, e in entries
+                )
+        if delta:
+            told = orjson.loads(fields[b"entry"])
+            fields[b"entry"] = orjson.dumps({**told, "delta": {**delta, **told["delta"]}})
+    except (KeyError, ValueError, TypeError) as error:
+        raise _unreadable() from error
+    return fields
+
+
+def _unreadable() -> CallTheOperator:
+    return CallTheOperator("journal_unreadable", "an entry of a journal does not fit its format")
 
 
 class RedisJournal:
@@ -126,7 +142,7 @@ class RedisJournal:
     ) -> Sequence[JournalEntry]:
         key = ConversationKeys.of(conversation).named["journal"]
         found = await self._driver.xread(key, f"{seq}-0", at_most=at_most, within_s=within_s)
-        return [_decode(_seq(number.encode()), fields) for number, fields in found]
+        return [_decode(_seq(number.encode()), _completed(fields.items())) for number, fields in found]
 
     async def up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
         found = await self._entries(conversation, seq, SEGMENT_ENTRIES, "1")
@@ -163,14 +179,15 @@ class RedisJournal:
     async def _stored(self, key: str, seq: int, at_most: int, backwards: str) -> Sequence[_Stored]:
         args = {"seq": seq, "at_most": at_most, "backwards": backwards}
         found = await self._driver.run(self._read, {"journal": key}, args)
-        return [(_seq(number), dict(zip(flat[::2], flat[1::2], strict=True))) for number, flat in found]
+        return [(_seq(number), _completed(zip(flat[::2], flat[1::2], strict=True))) for number, flat in found]
 
 
 def _seq(number: bytes) -> int:
     return int(number.partition(b"-")[0])
 
 
-_Stored = tuple[int, Mapping[bytes, bytes]]
+_Fields = Mapping[bytes, bytes]
+_Stored = tuple[int, _Fields]
 _PACKED = (b"memoryRevision", b"entry", b"base")
 
 
@@ -200,9 +217,7 @@ def _decode(seq: int, fields: Mapping[bytes, bytes]) -> JournalEntry:
             base=_decode_base(fields[b"base"]) if b"base" in fields else None,
         )
     except (KeyError, ValueError, TypeError) as error:
-        raise CallTheOperator(
-            "journal_unreadable", "an entry of a journal does not fit its format"
-        ) from error
+        raise _unreadable() from error
 
 
 def _encode_base(state: LoadedConversation) -> bytes:

@@ -291,16 +291,16 @@ class ConversationState:
         """What a list tells of the conversation; `tag` and `forked_from` are told at its start only."""
         session, task = self.session, self.task
         return ConversationHead(
-            flow_id=session.flow_id,
-            version_id=session.version_id,
-            task_id=task.id,
-            task=task.name,
-            status=session.states.phase,
-            channel=session.latest_contact.channel,
-            started_at=session.started_at,
-            contacts=tuple(session.own_contacts),
-            tag=tag,
-            forked_from=forked_from,
+            session.flow_id,
+            session.version_id,
+            task.id,
+            task.name,
+            session.states.phase,
+            session.latest_contact.channel,
+            session.started_at,
+            tuple(session.own_contacts),
+            tag,
+            forked_from,
         )
 
     def facts(self) -> dict[str, object]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
+import orjson
 import pytest
 from msgspec import structs
 
@@ -122,6 +123,55 @@ class TestEntries:
         with pytest.raises(CallTheOperator) as refused:
             await entries(talk)
         assert refused.value.code == "journal_unreadable"
+
+    @pytest.mark.parametrize("beside", ["unknown", "tools.name"])
+    async def test_nor_is_what_stands_beside_one(self, talk: Conversation, beside: str) -> None:
+        await talk.start()
+        await client_of(talk.store).xadd(talk.keys[-3], {beside: b"x", "memoryRevision": b"1"}, id="2-0")
+        with pytest.raises(CallTheOperator) as refused:
+            await entries(talk)
+        assert refused.value.code == "journal_unreadable"
+
+    @pytest.mark.parametrize("many", [0, 800])
+    async def test_variables_stand_beside_it_whatever_their_ids(self, talk: Conversation, many: int) -> None:
+        """More than a command takes at once, too; archived, they are the same."""
+        ids = ["base", "entry", "a.b", "ñ:", *map(str, range(many))]
+        memory = {id: MemoryEntry.empty("string", id) for id in ids}
+        await talk.start(new_memory=NewMemory({}, memory))
+        await talk.commit(1, set_tools={id: written(id) for id in ids}, set_mined={"a.b": written(1, "me")})
+        await talk.commit(1, added_variables={"tools.a": written(2)})
+        found = await entries(talk)
+        assert [[*each.delta] for each in found] == [
+            ["session", "tenant", "variables"],
+            ["tools", "mined"],
+            ["added"],
+        ]
+        assert states_of(await talk.store.journal.up_to(talk.ref, 3))[1] == await stored(talk)
+        (part,) = await talk.store.journal.packed(talk.ref)
+        assert list(talk.store.journal.unpacked(part)) == found
+
+    async def test_those_of_releases_before_have_all_in_one_text(self, talk: Conversation) -> None:
+        await talk.start()
+        await talk.commit(1, set_tools={"name": written("x")})
+        found = await entries(talk)
+        client, key = client_of(talk.store), talk.keys[-3]
+        await client.delete(key)
+        for each in found:
+            entry = {
+                "at": each.at.isoformat(),
+                "by": each.by,
+                "revision": each.revision,
+                "input": each.input,
+                "outcome": each.outcome,
+                "delta": each.delta,
+                "rationale": each.rationale,
+                "reply": each.reply_crc32,
+            }
+            fields = {"entry": orjson.dumps(entry), "memoryRevision": each.memory_revision}
+            await client.xadd(key, fields, id=f"{each.seq}-0")
+        assert await entries(talk) == found
+        await talk.commit(1, set_tools={"name": written("y")})
+        assert states_of(await talk.store.journal.up_to(talk.ref, 3))[1] == await stored(talk)
 
     async def test_nothing_of_them_is_left_of_an_erased_conversation(self, talk: Conversation) -> None:
         await talk.start()

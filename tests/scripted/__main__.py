@@ -67,10 +67,11 @@ async def _change_an_entry(scene: Scene, played: Played) -> None:
     entries = await client.xrange(key)
     await client.delete(key)
     for number, fields in entries:
-        entry = orjson.loads(fields[b"entry"])
         if number == b"1-0":
-            entry["delta"]["session"]["task"]["prompt"] += " And smile."
-        await client.xadd(key, {**fields, b"entry": orjson.dumps(entry)}, id=number)
+            session = orjson.loads(fields[b"session"])
+            session["task"]["prompt"] += " And smile."
+            fields[b"session"] = orjson.dumps(session)
+        await client.xadd(key, fields, id=number)
 
 
 def _tell(began: float, what: str) -> None:
