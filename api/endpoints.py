@@ -7,7 +7,8 @@ OpenAPI document, and the tests that go through all of them. Handlers answer wit
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from datetime import datetime
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 import orjson
@@ -20,6 +21,7 @@ from starlette.types import Scope as AsgiScope
 
 from api.auth import Principal, Scope, header
 from api.bodies import parse_body
+from flow_engine.documents import parse_date_time
 from flow_engine.documents.findings import nearest
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.idempotency import FinalReply, IdempotencyKey
@@ -34,6 +36,17 @@ FLOW_VERSION, NEW_FLOW_VERSION = "FlowVersion", "NewFlowVersion"
 JSON = "application/json"
 
 _Parsed = TypeVar("_Parsed")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A query parameter or header as the OpenAPI document tells it."""
+
+    name: str
+    description: str
+    schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
+    place: Literal["query", "header"] = "query"
+    required: bool = False
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -91,17 +104,35 @@ class Call(msgspec.Struct, frozen=True):
         key = self.idempotency_key
         return None if key is None else IdempotencyKey(key, self.fingerprint)
 
-    def refuse_unknown_parameters(self, known: Sequence[str]) -> None:
-        """Raises CorrectTheInput `parameter_unknown` naming what each may have meant."""
-        unknown = [name for name in QueryParams(self.scope["query_string"]) if name not in known]
-        if unknown:
-            findings = [
-                Finding(
-                    "", "parameter_unknown", f"{name!r} is no query parameter here; {nearest(name, known)}"
-                )
-                for name in unknown
-            ]
-            raise CorrectTheInput("parameter_unknown", findings[0].message, findings)
+    def refuse_wrong_parameters(self, known: Mapping[str, Parameter]) -> None:
+        """Raises CorrectTheInput with every parameter of the query that there is none of, as
+        `parameter_unknown` naming what it may have meant, and every value that cannot be read, as
+        `<name>_invalid`."""
+        findings = [
+            finding
+            for name in QueryParams(self.scope["query_string"])
+            for finding in self._wrong(name, known)
+        ]
+        if findings:
+            raise CorrectTheInput(findings[0].code, findings[0].message, findings)
+
+    def _wrong(self, name: str, known: Mapping[str, Parameter]) -> Sequence[Finding]:
+        if name not in known:
+            message = f"{name!r} is no query parameter here; {nearest(name, list(known))}"
+            return (Finding("", "parameter_unknown", message),)
+        schema = cast("Mapping[str, Any]", known[name].schema)
+        try:
+            if "enum" in schema:
+                self.choice(name, tuple(schema["enum"]))
+            elif schema["type"] == "integer":
+                self.whole_number(name, at_most=schema["maximum"])
+            elif schema["type"] == "boolean":
+                self.flag(name)
+            elif schema.get("format") == "date-time":
+                self.moment(name)
+        except CorrectTheInput as wrong:
+            return wrong.findings
+        return ()
 
     def has_seen(self, etag: str) -> bool:
         """Whether `If-None-Match` names the ETag, or `*` (RFC 9110, weak comparison)."""
@@ -121,6 +152,16 @@ class Call(msgspec.Struct, frozen=True):
             raise refused_parameter(f"{name}_invalid", f"{name!r} is 'true' or 'false'")
         return default if text is None else text == "true"
 
+    def moment(self, name: str) -> datetime | None:
+        """With the offset that was written."""
+        text = self.query(name)
+        if text is None:
+            return None
+        try:
+            return parse_date_time(text)
+        except ValueError:
+            raise refused_parameter(f"{name}_invalid", f"{name!r} is an RFC 3339 date-time") from None
+
     def choice(self, name: str, accepted: tuple[str, ...]) -> str | None:
         text = self.query(name)
         if text is not None and text not in accepted:
@@ -139,17 +180,6 @@ def whole_number(name: str, text: str, *, at_least: int, at_most: int) -> int:
 
 def refused_parameter(code: str, message: str) -> CorrectTheInput:
     return CorrectTheInput(code, message, [Finding("", code, message)])
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A query parameter or header as the OpenAPI document tells it."""
-
-    name: str
-    description: str
-    schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
-    place: Literal["query", "header"] = "query"
-    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Guarded:
         self._counted = way_in.metrics.of(self._route, endpoint.method)
         self._queries = None
         if endpoint.parameters is not None and endpoint.scopes:
-            self._queries = [p.name for p in endpoint.parameters if p.place == "query"]
+            self._queries = {p.name: p for p in endpoint.parameters if p.place == "query"}
         traced = way_in.tracing.on and endpoint.audience != "operators"  # probes and scrapes are no traces
         self.answer = self._traced if traced else self._answer
 
@@ -155,7 +155,7 @@ class Guarded:
             raise _too_large()
         call = Call(scope, receive, principal, body)
         if scope["query_string"] and self._queries is not None:
-            call.refuse_unknown_parameters(self._queries)
+            call.refuse_wrong_parameters(self._queries)
         return call
 
     async def _traced(self, scope: Scope, receive: Receive, body: bytes | None = None) -> Response:

@@ -1,7 +1,6 @@
 """Routes for those who watch over conversations: which there are, what is known of one, its journal."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
@@ -21,7 +20,6 @@ from api.endpoints import (
     whole_number,
 )
 from api.streams import EVENT_STREAM, EventStream, journal_events, list_events
-from flow_engine.documents import parse_date_time
 from flow_engine.runtime.journal import ENTRIES_AT_MOST
 from flow_engine.use_cases.following import JournalStreams
 from flow_engine.use_cases.forking import ForkOrder, Forks
@@ -72,8 +70,8 @@ class HistoryRoutes:
             task=call.query("task"),
             status=call.choice("status", PHASES),
             channel=call.choice("channel", CHANNELS),
-            since=_moment(call, "from"),
-            until=_moment(call, "to"),
+            since=call.moment("from"),
+            until=call.moment("to"),
             q=call.query("q"),
         )
         limit = call.whole_number("limit", at_most=ROWS_AT_MOST) or ROWS
@@ -269,13 +267,3 @@ _LIST_PARAMETERS = (
     Parameter("limit", f"Conversations of a page, {ROWS} if not given", _whole(ROWS_AT_MOST)),
     Parameter("cursor", "The 'nextCursor' of the page before"),
 )
-
-
-def _moment(call: Call, name: str) -> datetime | None:
-    text = call.query(name)
-    if text is None:
-        return None
-    try:
-        return parse_date_time(text)
-    except ValueError:
-        raise refused_parameter(f"{name}_invalid", f"{name!r} is an RFC 3339 date-time") from None

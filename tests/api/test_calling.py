@@ -24,7 +24,7 @@ from api.auth import (
     refuse_proxied,
     require,
 )
-from api.endpoints import MAX_KEY_LENGTH, Call, Reply, answer_response, whole_number
+from api.endpoints import MAX_KEY_LENGTH, Call, Parameter, Reply, answer_response, whole_number
 from api.problems import bugs_answered, error_response, internal_error
 from flow_engine.errors import (
     CallTheOperator,
@@ -369,9 +369,9 @@ class TestParameters:
         assert (error.code, error.detail) == ("format_invalid", "'format' is one of: markdown, toon")
 
     def test_parameters_that_nobody_reads_are_refused_with_what_is_near(self) -> None:
-        wanted = ("campaignId", "channel")
-        call(query="channel=phone&campaignId=1").refuse_unknown_parameters(wanted)  # F36
-        error = refused(lambda: call(query="Channel=phone&campaign=1&x=2").refuse_unknown_parameters(wanted))
+        wanted = {name: Parameter(name, "") for name in ("campaignId", "channel")}
+        call(query="channel=phone&campaignId=1").refuse_wrong_parameters(wanted)  # F36
+        error = refused(lambda: call(query="Channel=phone&campaign=1&x=2").refuse_wrong_parameters(wanted))
         assert isinstance(error, CorrectTheInput)
         assert error.findings == (
             Finding(

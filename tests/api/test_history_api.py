@@ -242,3 +242,15 @@ class TestLists:
     async def test_what_cannot_be_meant_is_refused(self, scene: Scene, query: str, code: str) -> None:
         reply = await scene.http.get(f"/v1/conversations?{query}")
         assert (reply.status_code, reply.json()["code"]) == (422, code)
+
+    async def test_all_that_is_wrong_is_told_at_once(self, scene: Scene) -> None:  # F36
+        query = "status=open&from=yesterday&tag=prod&limit=many&before=1"
+        reply = await scene.http.get(f"/v1/conversations?{query}")
+        assert [error["code"] for error in reply.json()["errors"]] == [
+            "status_invalid",
+            "from_invalid",
+            "limit_invalid",
+            "parameter_unknown",
+        ]
+        flag = await scene.http.get("/v1/conversations/conv-1?reveal=perhaps&after=1")
+        assert [error["code"] for error in flag.json()["errors"]] == ["reveal_invalid", "parameter_unknown"]
