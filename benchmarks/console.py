@@ -50,6 +50,16 @@ _FRAMES = """async (seconds) => {
 """Frames a second, in the page."""
 
 
+_IN_SIGHT = """() => {
+    for (const node of document.querySelectorAll(".react-flow__node")) {
+        const {x, y, width, height} = node.getBoundingClientRect();
+        const middle = [x + width / 2, y + height / 2];
+        if (node.contains(document.elementFromPoint(...middle))) return [node.dataset.id, ...middle];
+    }
+}"""
+"""The first task whose middle nothing covers, and that middle in pixels of the window."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """`value` is the median of `values`. `goal`: at most, or at least, that."""
@@ -141,13 +151,15 @@ def drawn(console: Console, rounds: int) -> tuple[Figure, Figure]:
             )
         )
     page.wait_for_timeout(3_000)  # until ELK has found better places
-    box = page.locator(".task-node").nth(TASKS // 2).bounding_box()
-    assert box is not None
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    task, x, y = page.evaluate(_IN_SIGHT)
+    place = page.locator(f'.react-flow__node[data-id="{task}"]')
+    before = place.get_attribute("style")
     page.mouse.move(x, y)
     page.mouse.down()
     rates = [_while_moving(page, x + 40, y + 40, "mouseMoved") for _ in range(rounds)]
     page.mouse.up()
+    if place.get_attribute("style") == before:
+        raise RuntimeError(f"{task} was dragged and has not moved")
     return (
         figure(f"{TASKS} tasks, drawn", "ms", 1000, "less", *drawings),
         figure(f"{TASKS} tasks, dragging one", "frames/s", 50, "more", *rates),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,53 @@ def test_copied_tasks_are_pasted_with_the_connections_among_them(tmp_path: Path)
             tasks["visit"]
             == tasks_of(call(console.base, "GET", f"/v1/flows/{flow_id}/versions/clinic-v1"))["visit"]
         ), "the original stays as it was"
+        console.was_clean()
+
+
+def test_a_task_that_is_dragged_takes_its_connections_along_and_none_else(
+    tmp_path: Path,
+) -> None:  # what must be shown: 2
+    """What is dragged has layers of its own: the others are not painted anew with each frame."""
+    with opened_console(tmp_path) as console:
+        flow_id = published(console.base, "clinic-v1")
+        path = f"/v1/flows/{flow_id}/versions"
+        document = call(console.base, "GET", f"{path}/clinic-v1")
+        places = {task["_id"]: {"x": 300 * n, "y": 150 * (n % 3)} for n, task in enumerate(document["tasks"])}
+        changes = {"draft": True, "uiMetadata": {"positions": places}}
+        version_id = call(console.base, "POST", path, {**document, "_id": "placed", **changes})["versionId"]
+        console.open(f"/flows/{flow_id}/versions/{version_id}")
+        page = console.page
+        task = page.locator(".react-flow__node[data-id=visit]")
+        layers = page.locator(".react-flow__edges svg")
+        expect(page.locator(".task-node")).to_have_count(6)
+        expect(layers.first).to_be_attached()
+
+        def in_own_layers() -> set[str]:
+            return set(
+                layers.evaluate_all(
+                    """all => all.filter(each => getComputedStyle(each).willChange === "transform")
+                        .map(each => each.querySelector(".react-flow__edge").dataset.id)"""
+                )
+            )
+
+        before = task.bounding_box()
+        assert before is not None
+        x, y = before["x"] + before["width"] / 2, before["y"] + before["height"] / 2
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x + 30, y + 60, steps=5)
+        expect(task).to_have_class(re.compile(r"\bdragging\b"))
+        ends = {(one["_id"], to) for one in document["tasks"] for to in one.get("connectedTasks") or []}
+        assert in_own_layers() == {f"{one} → {to}" for one, to in ends if "visit" in (one, to)} != set()
+        page.mouse.up()
+        expect(page.locator(".react-flow__edge.dragged")).to_have_count(0)
+        assert in_own_layers() == set()
+        after = task.bounding_box()
+        assert after is not None
+        assert after["x"] > before["x"]
+        assert after["y"] > before["y"]
+        page.get_by_role("button", name="Undo").click()
+        expect(page.get_by_text("Unsaved")).to_have_count(0)
         console.was_clean()
 
 

@@ -30,7 +30,7 @@ import {
   withoutTasks,
   withTask,
 } from "./document";
-import { edgesOf, nodesOf, type Shown, type TaskNodeType } from "./graph";
+import { edgesOf, inOwnLayers, nodesOf, type Shown, type TaskNodeType } from "./graph";
 import { arranged, layered, NODE } from "./layout";
 import { TaskNode } from "./TaskNode";
 import "@xyflow/react/dist/style.css";
@@ -48,7 +48,14 @@ export interface CanvasProps {
   readonly readOnly: boolean;
 }
 
+// One object each: with another one at a render React Flow lets every node and edge look again at all there is.
 const NODE_TYPES = { task: TaskNode };
+const DELETE_KEYS = ["Delete", "Backspace"];
+const MULTI_SELECTION_KEYS = ["Shift", "Control", "Meta"];
+const NONE: ReadonlySet<string> = new Set();
+const FIT = { maxZoom: 1 };
+const mapClass = (node: TaskNodeType): string => `map-${node.data.task.type}`;
+
 let copied: { readonly tasks: readonly Task[]; readonly positions: Readonly<Record<string, Point>> } | null =
   null;
 
@@ -101,7 +108,14 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
       return drawn.map((node) => ({ ...known.get(node.id), ...node }));
     });
   }, [drawn]);
+  const [dragged, setDragged] = useState<ReadonlySet<string>>(NONE);
   const edges = useMemo(() => edgesOf(document, chosenEdges), [document, chosenEdges]);
+  const edgesDrawn = useMemo(() => inOwnLayers(edges, dragged), [edges, dragged]);
+  const dragStarted = useCallback(
+    (_: unknown, __: unknown, all: TaskNodeType[]) => setDragged(new Set(all.map((node) => node.id))),
+    [],
+  );
+  const dragEnded = useCallback(() => setDragged(NONE), []);
 
   const moved = useCallback(
     (changes: NodeChange<TaskNodeType>[]) => {
@@ -129,11 +143,17 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
       return next;
     });
   }, []);
-  const joined = ({ source, target }: Connection): void => change(connected(document, source, target));
-  const removed = ({ nodes: gone, edges: cut }: { nodes: TaskNodeType[]; edges: Edge[] }): void => {
-    const without = cut.reduce((next, edge) => disconnected(next, edge.source, edge.target), document);
-    change(withoutTasks(without, new Set(gone.map((node) => node.id))));
-  };
+  const joined = useCallback(
+    ({ source, target }: Connection): void => change(connected(document, source, target)),
+    [change, document],
+  );
+  const removed = useCallback(
+    ({ nodes: gone, edges: cut }: { nodes: TaskNodeType[]; edges: Edge[] }): void => {
+      const without = cut.reduce((next, edge) => disconnected(next, edge.source, edge.target), document);
+      change(withoutTasks(without, new Set(gone.map((node) => node.id))));
+    },
+    [change, document],
+  );
 
   const look = useCallback(
     (id: string) => {
@@ -233,30 +253,26 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
       </div>
       <ReactFlow<TaskNodeType>
         nodes={nodes}
-        edges={edges}
+        edges={edgesDrawn}
         nodeTypes={NODE_TYPES}
         onNodesChange={moved}
         onEdgesChange={edgesChanged}
+        onNodeDragStart={dragStarted}
+        onNodeDragStop={dragEnded}
         onConnect={joined}
         onDelete={removed}
         nodesDraggable={!readOnly}
         nodesConnectable={!readOnly}
-        deleteKeyCode={readOnly ? null : ["Delete", "Backspace"]}
-        multiSelectionKeyCode={["Shift", "Control", "Meta"]}
+        deleteKeyCode={readOnly ? null : DELETE_KEYS}
+        multiSelectionKeyCode={MULTI_SELECTION_KEYS}
         minZoom={0.05}
         fitView
-        fitViewOptions={{ maxZoom: 1 }}
+        fitViewOptions={FIT}
         aria-label={say("canvas")}
         role="application"
       >
         <Background gap={24} />
-        <MiniMap
-          pannable
-          ariaLabel={say("minimap")}
-          nodeClassName={(node) =>
-            `map-${node.data.task === undefined ? "" : (node as TaskNodeType).data.task.type}`
-          }
-        />
+        <MiniMap<TaskNodeType> pannable ariaLabel={say("minimap")} nodeClassName={mapClass} />
         <Controls showInteractive={false} />
       </ReactFlow>
     </div>

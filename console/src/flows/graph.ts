@@ -91,3 +91,14 @@ export function edgesOf(document: VersionDocument, selected: ReadonlySet<string>
     }),
   );
 }
+
+/** The connections of tasks that are dragged are layers of their own, above the others, which stay as they are: so a
+ * frame paints a few connections, not all. */
+export function inOwnLayers(edges: Edge[], dragged: ReadonlySet<string>): Edge[] {
+  if (dragged.size === 0) return edges;
+  return edges.map((edge) =>
+    dragged.has(edge.source) || dragged.has(edge.target)
+      ? { ...edge, className: `${edge.className} dragged`, zIndex: 1 }
+      : edge,
+  );
+}
