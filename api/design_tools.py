@@ -29,7 +29,7 @@ from flow_engine.use_cases import publishing
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.submissions import Submission
 
-_Given = TypeVar("_Given", bound=Arguments)
+_Arguments = TypeVar("_Arguments", bound=Arguments)
 _FLOW_ID = Field(description="The flow's id, as `list_flows` and `create_flow` give it.")
 _VERSION_ID = Field(description="A version's id.")
 _DOCUMENT = Field(
@@ -198,7 +198,7 @@ class DesignTools:
         )
 
     async def list_flows(self, call: ToolCall) -> ToolReply:
-        _given(call, NoArguments)
+        _parsed(call, NoArguments)
         rows = [
             FlowRow(
                 flowId=flow.flow_id,
@@ -213,11 +213,11 @@ class DesignTools:
         return ToolReply(FlowRows(flows=rows), "\n".join(lines) or "There is no flow yet.")
 
     async def create_flow(self, call: ToolCall) -> ToolReply:
-        given = _given(call, CreateFlowArguments)
+        arguments = _parsed(call, CreateFlowArguments)
         answer = await self._flows.create_flow(
             call.principal.tenant_id,
-            name=given.name,
-            campaign_id=given.campaign_id,
+            name=arguments.name,
+            campaign_id=arguments.campaign_id,
             schema_version=SCHEMA_VERSION,
             updated_by=call.principal.name,
             respond=lambda flow: FinalReply(201, orjson.dumps(FlowMade(flowId=flow.flow_id))),
@@ -245,9 +245,9 @@ class DesignTools:
         return ToolReply(found, "\n".join((head, *lines)))
 
     async def validate_version(self, call: ToolCall) -> ToolReply:
-        given = _given(call, DocumentArguments)
-        await self._flows.get_flow(call.principal.tenant_id, given.flow_id)
-        return await self._verdict(call, given.flow_id, given.document)
+        arguments = _parsed(call, DocumentArguments)
+        await self._flows.get_flow(call.principal.tenant_id, arguments.flow_id)
+        return await self._verdict(call, arguments.flow_id, arguments.document)
 
     async def lint_version(self, call: ToolCall) -> ToolReply:
         flow, version_id = await self._named(call)
@@ -256,19 +256,19 @@ class DesignTools:
     async def save_draft(self, call: ToolCall) -> ToolReply:
         """Raises CorrectTheInput `document_invalid` with pointers into the document (RFC 6901), and what a
         save over the parent raises."""
-        given = _given(call, SaveDraftArguments)
-        await self._flows.get_flow(call.principal.tenant_id, given.flow_id)
-        draft = await self._checked(call, given.flow_id, given.document, draft=True)
-        version_id = await self._save(call, given.flow_id, draft, given.parent_version_id)
+        arguments = _parsed(call, SaveDraftArguments)
+        await self._flows.get_flow(call.principal.tenant_id, arguments.flow_id)
+        draft = await self._checked(call, arguments.flow_id, arguments.document, draft=True)
+        version_id = await self._save(call, arguments.flow_id, draft, arguments.parent_version_id)
         return ToolReply(VersionNamed(versionId=version_id), f"The draft's id is {version_id}.")
 
     async def test_version(self, call: ToolCall) -> ToolReply:
         """Raises CorrectTheInput `document_invalid` for a draft that cannot run, and `tests_invalid` for a
         YAML that cannot, each with pointers into what is wrong (RFC 6901)."""
-        given = _given(call, TestVersionArguments)
-        document = await self._document(call, given.flow_id, given.version_id)
-        checked = await self._checked(call, given.flow_id, document, draft=False)
-        verdict = await self._play(checked, given.flow_id, given.tests.encode())
+        arguments = _parsed(call, TestVersionArguments)
+        document = await self._document(call, arguments.flow_id, arguments.version_id)
+        checked = await self._checked(call, arguments.flow_id, document, draft=False)
+        verdict = await self._play(checked, arguments.flow_id, arguments.tests.encode())
         coverage = verdict["coverage"]
         lines = [
             f"{scenario['name']}: line {failure['line']}, {failure['step']}: {'; '.join(failure['messages'])}"
@@ -281,9 +281,9 @@ class DesignTools:
         return ToolReply(verdict, "\n".join((counts, *lines, reached)))
 
     async def diff_versions(self, call: ToolCall) -> ToolReply:
-        given = _given(call, DiffVersionsArguments)
-        before = await self._document(call, given.flow_id, given.version_id)
-        after = await self._document(call, given.flow_id, given.other_version_id)
+        arguments = _parsed(call, DiffVersionsArguments)
+        before = await self._document(call, arguments.flow_id, arguments.version_id)
+        after = await self._document(call, arguments.flow_id, arguments.other_version_id)
         found = difference(before, after)
         lines = [f"{each['change']} {each['what']} {each['id']} {each['path']}" for each in found["changes"]]
         return ToolReply(found, "\n".join(lines) or "Nothing differs.")
@@ -291,20 +291,20 @@ class DesignTools:
     async def publish_version(self, call: ToolCall) -> ToolReply:
         """Raises CorrectTheInput `document_invalid` for a draft that cannot run, with pointers into it (RFC
         6901), and what a save over the draft's parent or a move of the tag raises."""
-        given = _given(call, PublishVersionArguments)
-        tenant_id, tag, version_id = call.principal.tenant_id, given.tag, given.version_id
+        arguments = _parsed(call, PublishVersionArguments)
+        tenant_id, tag, version_id = call.principal.tenant_id, arguments.tag, arguments.version_id
         publishing.check_tag_name(tag)
-        flow = await self._flows.get_flow(tenant_id, given.flow_id)
+        flow = await self._flows.get_flow(tenant_id, arguments.flow_id)
         draft = publishing.find_entry(flow, version_id)
         if draft.draft:
-            document = await self._document(call, given.flow_id, version_id)
-            checked = await self._checked(call, given.flow_id, document, draft=False)
+            document = await self._document(call, arguments.flow_id, version_id)
+            checked = await self._checked(call, arguments.flow_id, document, draft=False)
             new = tag != publishing.LATEST and all(entry.tag != tag for entry in flow.tags)
             parent, tag_of_save = draft.parent_version_id, tag if new else None
-            version_id = await self._save(call, given.flow_id, checked, parent, tag_of_save)
+            version_id = await self._save(call, arguments.flow_id, checked, parent, tag_of_save)
         await self._flows.move_tag(
             tenant_id,
-            given.flow_id,
+            arguments.flow_id,
             tag=tag,
             version_id=version_id,
             moved_by=call.principal.name,
@@ -313,8 +313,8 @@ class DesignTools:
         return ToolReply(VersionNamed(versionId=version_id), f"{tag!r} points at {version_id} now.")
 
     async def _named(self, call: ToolCall) -> tuple[FlowRecord, str]:
-        given = _given(call, ReadVersionArguments)
-        return await self._designing.named(call.principal.tenant_id, given.flow_id, given.version_id)
+        arguments = _parsed(call, ReadVersionArguments)
+        return await self._designing.named(call.principal.tenant_id, arguments.flow_id, arguments.version_id)
 
     async def _document(self, call: ToolCall, flow_id: str, version_id: str) -> Mapping[str, object]:
         return await self._designing.document(call.principal.tenant_id, flow_id, version_id)
@@ -363,11 +363,11 @@ class DesignTools:
 
 
 @cache
-def _adapter(shape: type[_Given]) -> TypeAdapter[_Given]:
+def _adapter(shape: type[_Arguments]) -> TypeAdapter[_Arguments]:
     return TypeAdapter(shape)
 
 
-def _given(call: ToolCall, shape: type[_Given]) -> _Given:
+def _parsed(call: ToolCall, shape: type[_Arguments]) -> _Arguments:
     return call.parse(_adapter(shape))
 
 

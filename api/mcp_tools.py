@@ -118,21 +118,21 @@ class ToolCall:
                 "arguments_invalid", "the tool cannot be called with these arguments", refused.findings
             ) from None
 
-    def conversation(self, given: _InConversation) -> ConversationRef:
+    def conversation(self, arguments: _InConversation) -> ConversationRef:
         """The conversation of the caller's tenant; another tenant's is as unknown as one that never was.
         Raises LookElsewhere `conversation_unknown`."""
         tenant_id = self.principal.tenant_id
-        IDS_LOGGED.set({"conversation_id": given.conversation_id, "contact_id": given.contact_id})
-        if given.tenant_id not in (None, tenant_id):
-            raise unknown_conversation(given.conversation_id)
-        return ActedOn(tenant_id, given.conversation_id, self.principal.name)
+        IDS_LOGGED.set({"conversation_id": arguments.conversation_id, "contact_id": arguments.contact_id})
+        if arguments.tenant_id not in (None, tenant_id):
+            raise unknown_conversation(arguments.conversation_id)
+        return ActedOn(tenant_id, arguments.conversation_id, self.principal.name)
 
-    def idempotency(self, given: _Keyed) -> IdempotencyKey | None:
-        if given.idempotency_key is None:
+    def idempotency(self, arguments: _Keyed) -> IdempotencyKey | None:
+        if arguments.idempotency_key is None:
             return None
         digest = hashlib.sha256(f"{self.tool}\n".encode())
         digest.update(self.arguments)
-        return IdempotencyKey(_KEY_SPACE + given.idempotency_key, digest.hexdigest())
+        return IdempotencyKey(_KEY_SPACE + arguments.idempotency_key, digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +215,13 @@ class ConversationTools:
 
     async def change_task(self, call: ToolCall) -> ToolReply:
         """A refusal is a reply as well (F12, F29)."""
-        given = call.parse(_CHANGE_TASK)
+        arguments = call.parse(_CHANGE_TASK)
         answer = await self._conversations.change_task(
-            call.conversation(given),
-            given.contact_id,
-            given.task,
-            call.idempotency(given),
-            reason=given.reason,
+            call.conversation(arguments),
+            arguments.contact_id,
+            arguments.task,
+            call.idempotency(arguments),
+            reason=arguments.reason,
         )
         reply = cast("TaskChanged | TaskRefused", orjson.loads(answer.body))
         if reply["result"] is True:
@@ -241,29 +241,31 @@ class ConversationTools:
     async def set_memory(self, call: ToolCall) -> ToolReply:
         """The whole batch or nothing (F19). Values are JSON. Raises CorrectTheInput `memory_invalid` with
         pointers into the arguments."""
-        given = call.parse(_SET_MEMORY)
-        conversation = call.conversation(given)
+        arguments = call.parse(_SET_MEMORY)
+        conversation = call.conversation(arguments)
         try:
-            answer = await self._dialogue.put_memory(conversation, _writes(given), call.idempotency(given))
+            answer = await self._dialogue.put_memory(
+                conversation, _writes(arguments), call.idempotency(arguments)
+            )
         except CorrectTheInput as refused:
             raise _pointing_into_arguments(refused) from None
         written = cast("MemoryWritten", orjson.loads(answer.body))
-        count, revision = len(given.entries), written["memoryRevision"]
+        count, revision = len(arguments.entries), written["memoryRevision"]
         return ToolReply(written, f"Stored {count} value(s); the memory is at revision {revision}.")
 
 
-def _writes(given: SetMemoryArguments) -> list[MemoryWrite]:
+def _writes(arguments: SetMemoryArguments) -> list[MemoryWrite]:
     return [
         MemoryWrite(
             var=entry.var_id,
             value=cast("JsonValue", entry.value),
-            contact_id=given.contact_id,
-            updated_by=given.updated_by,
+            contact_id=arguments.contact_id,
+            updated_by=arguments.updated_by,
             description_for_llm=None
             if entry.description_for_llm is None
             else tuple(ValueDescription(part.name, part.value) for part in entry.description_for_llm),
         )
-        for entry in given.entries
+        for entry in arguments.entries
     ]
 
 

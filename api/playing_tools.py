@@ -191,55 +191,59 @@ class PlayingTools:
 
     async def try_turn(self, call: ToolCall) -> ToolReply:
         """Raises what `Tries` raises, with JSON pointers into the arguments or the document (RFC 6901)."""
-        given, principal = call.parse(_TRY), call.principal
-        try_id, told = given.try_id, None
+        arguments, principal = call.parse(_TRY), call.principal
+        try_id, reply = arguments.try_id, None
         if try_id is None:
-            contact = format.NewContactBody(channel=given.channel, data=given.contact)
-            order = TryOrder(given.document, given.version_id, contact)
-            told = _told(
-                await self._tries.start(principal.tenant_id, given.flow_id, order, author=principal.name)
+            contact = format.NewContactBody(channel=arguments.channel, data=arguments.contact)
+            order = TryOrder(arguments.document, arguments.version_id, contact)
+            reply = _try_reply(
+                await self._tries.start(principal.tenant_id, arguments.flow_id, order, author=principal.name)
             )
-            try_id = told["tryId"]
-        if told is None or given.asked:
-            told = _told(await gone_on(self._tries, (principal.tenant_id, given.flow_id, try_id), given))
-        turn = _turn(told)
+            try_id = reply["tryId"]
+        if reply is None or arguments.asked:
+            reply = _try_reply(
+                await gone_on(self._tries, (principal.tenant_id, arguments.flow_id, try_id), arguments)
+            )
+        turn = _turn(reply)
         return ToolReply(turn, "\n".join(_lines(turn)))
 
     async def simulate_version(self, call: ToolCall) -> ToolReply:
         """Raises what `Simulations.simulate` raises, with JSON pointers into the arguments."""
-        given, principal = call.parse(_SIMULATE), call.principal
-        told = await self._simulations.simulate(
-            principal.tenant_id, given.flow_id, given.order(), author=principal.name
+        arguments, principal = call.parse(_SIMULATE), call.principal
+        reply = await self._simulations.simulate(
+            principal.tenant_id, arguments.flow_id, arguments.order(), author=principal.name
         )
         simulated = SimulatedVersion(
-            versionId=told["versionId"],
-            byModel=told["byModel"],
-            modelFailed=told["modelFailed"],
-            runs=told["runs"],
-            left=told["left"],
-            passed=told["passed"],
-            failed=told["failed"],
-            passK=told["passK"],
-            results=[_run(each) for each in told["results"]],
-            recordingYaml=told["recordingYaml"] if given.record else None,
+            versionId=reply["versionId"],
+            byModel=reply["byModel"],
+            modelFailed=reply["modelFailed"],
+            runs=reply["runs"],
+            left=reply["left"],
+            passed=reply["passed"],
+            failed=reply["failed"],
+            passK=reply["passK"],
+            results=[_run(each) for each in reply["results"]],
+            recordingYaml=reply["recordingYaml"] if arguments.record else None,
         )
-        counts = f"{told['passed']} passed, {told['failed']} failed, pass^{told['runs']} {told['passK']:g}"
+        counts = (
+            f"{reply['passed']} passed, {reply['failed']} failed, pass^{reply['runs']} {reply['passK']:g}"
+        )
         failures = [
-            f"run {each['run']}: {failure}" for each in told["results"] for failure in each["failures"]
+            f"run {each['run']}: {failure}" for each in reply["results"] for failure in each["failures"]
         ]
-        unplayed = [f"the model failed: {told['modelFailed']}"] if told["modelFailed"] else []
+        unplayed = [f"the model failed: {reply['modelFailed']}"] if reply["modelFailed"] else []
         return ToolReply(simulated, "\n".join((counts, *failures, *unplayed)))
 
     async def replay_version(self, call: ToolCall) -> ToolReply:
-        given, tenant_id = call.parse(_REPLAY), call.principal.tenant_id
-        order = ReplayOrder(given.conversations or (), given.from_tag, given.last or LAST)
-        report = await self._replays.replay(tenant_id, given.flow_id, given.version_id, order)
+        arguments, tenant_id = call.parse(_REPLAY), call.principal.tenant_id
+        order = ReplayOrder(arguments.conversations or (), arguments.from_tag, arguments.last or LAST)
+        report = await self._replays.replay(tenant_id, arguments.flow_id, arguments.version_id, order)
         other = ("newRefusals", "variablesGone", "checkpointsLost")
         rows = [
             row for row in report["conversations"] if row["path"] == "other" or any(row[n] for n in other)
         ]
         shown, summary = rows[:ROWS_SHOWN], report["summary"]
-        document = await self._designing.document(tenant_id, given.flow_id, given.version_id)
+        document = await self._designing.document(tenant_id, arguments.flow_id, arguments.version_id)
         refused = {refusal["task"] for row in shown for refusal in row["newRefusals"]}
         tasks = document.get("tasks")
         found = map(as_object, cast("list[object]", tasks) if isinstance(tasks, list) else [])
@@ -255,34 +259,34 @@ class PlayingTools:
         return ToolReply(replayed, "\n".join((counts, *lines)))
 
 
-def _told(reply: FinalReply) -> TryReply:
+def _try_reply(reply: FinalReply) -> TryReply:
     return orjson.loads(reply.body)
 
 
-def _run(told: RunTold) -> SimulatedRun:
-    task = told["task"]
+def _run(reply: RunTold) -> SimulatedRun:
+    task = reply["task"]
     return SimulatedRun(
-        run=told["run"],
-        passed=told["passed"],
-        turns=told["turns"],
-        failures=told["failures"],
-        opinion=told["opinion"],
+        run=reply["run"],
+        passed=reply["passed"],
+        turns=reply["turns"],
+        failures=reply["failures"],
+        opinion=reply["opinion"],
         task=None if task is None else task["name"],
         pointer=None if task is None else task["pointer"],
-        conversation=[] if told["passed"] else told["conversation"][-TURNS_SHOWN:],
+        conversation=[] if reply["passed"] else reply["conversation"][-TURNS_SHOWN:],
     )
 
 
-def _turn(told: TryReply) -> TriedTurn:
-    tasks = told["taskPointers"]
+def _turn(reply: TryReply) -> TriedTurn:
+    tasks = reply["taskPointers"]
     return TriedTurn(
-        tryId=told["tryId"],
-        turn=told["turn"],
-        status=told["status"],
-        task=told["task"]["name"],
-        taskStatus=told["task"]["status"],
-        pointer=told["task"]["pointer"],
-        said=told["said"],
+        tryId=reply["tryId"],
+        turn=reply["turn"],
+        status=reply["status"],
+        task=reply["task"]["name"],
+        taskStatus=reply["task"]["status"],
+        pointer=reply["task"]["pointer"],
+        said=reply["said"],
         refusals=[
             TurnRefusal(
                 code=each["code"],
@@ -290,22 +294,22 @@ def _turn(told: TryReply) -> TriedTurn:
                 missing=[missing["name"] for missing in each["missing"]],
                 condition=each["condition"]["when"] if "condition" in each else None,
             )
-            for each in told["refusals"]
+            for each in reply["refusals"]
         ],
-        values={each["name"]: each["value"] for each in told["memory"] if each["value"] is not None},
+        values={each["name"]: each["value"] for each in reply["memory"] if each["value"] is not None},
         reachableTasks=[
             TurnTask(
                 name=each["name"],
                 pointer=tasks[each["taskId"]],
                 open=not each["missingVariables"] and (each["condition"] or {"met": True})["met"],
             )
-            for each in told["reachableTasks"]
+            for each in reply["reachableTasks"]
         ],
-        suggestedTasks=told["suggestedTasks"],
-        checkpoints=[each["name"] for each in told["checkpoints"] if each["reached"]],
-        events=[str(as_object(each["body"]).get("subtype", each["type"])) for each in told["events"]],
-        promptTokens=told["prompt"]["tokens"],
-        modelFailed=told["modelFailed"],
+        suggestedTasks=reply["suggestedTasks"],
+        checkpoints=[each["name"] for each in reply["checkpoints"] if each["reached"]],
+        events=[str(as_object(each["body"]).get("subtype", each["type"])) for each in reply["events"]],
+        promptTokens=reply["prompt"]["tokens"],
+        modelFailed=reply["modelFailed"],
     )
 
 
