@@ -56,7 +56,7 @@ class Confirming(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AnswerRequest:
     """One message of a user, and everything that its answer needs of its session. `state` changes by it;
     `keep` stores it as it is now, for whoever goes on with the answer. `keep` raises LeaseLost, RetryLater.
     """
@@ -83,9 +83,9 @@ class Asked:
 class FlowTalk(Protocol):
     """Agents that are given a flow (C15)."""
 
-    async def answer(self, asked: Asked, agent: ChatAgent) -> FinalState:
+    async def answer(self, request: AnswerRequest, agent: ChatAgent) -> FinalState:
         """Answers one message, as frames of JSON; begins the flow's contact where there is none.
-        `asked.state.flow` is None once it has ended."""
+        `request.state.flow` is None once it has ended."""
         ...
 
     async def give_up(self, state: SessionState) -> None:
@@ -102,8 +102,8 @@ class FlowTalk(Protocol):
 class ToolTurn:
     """Implements `Acting` and `Person`: the tools of one answer, shown to the user in action frames."""
 
-    def __init__(self, asked: Asked, policy: Policy, confirm_s: float, run: Run) -> None:
-        self._asked = asked
+    def __init__(self, request: AnswerRequest, policy: Policy, confirm_s: float, run: Run) -> None:
+        self._request = request
         self._confirm_s = confirm_s
         self._run = run
         self._shown = ""
@@ -111,7 +111,7 @@ class ToolTurn:
         self.calls_log: list[JsonValue] = []
 
     async def act(self, call: ToolCall) -> JsonValue:
-        frames, shown = self._asked.frames, uuid4().hex[:16]
+        frames, shown = self._request.frames, uuid4().hex[:16]
         self._shown = shown
         refused = await self.registry.refusal(call)
         result: JsonValue
@@ -138,8 +138,8 @@ class ToolTurn:
 
     async def confirms(self, call: ToolCall) -> bool:
         arguments = _shortened(dict(call.arguments))
-        await self._asked.frames.action(call.name, self._shown, "waiting", arguments=arguments)
-        return await self._asked.confirming.confirmed(self._shown, self._confirm_s)
+        await self._request.frames.action(call.name, self._shown, "waiting", arguments=arguments)
+        return await self._request.confirming.confirmed(self._shown, self._confirm_s)
 
 
 class Answering:
@@ -163,27 +163,29 @@ class Answering:
         self._policy = policy
         self._confirm_s = confirm_s
 
-    async def answer(self, asked: Asked) -> None:
+    async def answer(self, request: AnswerRequest) -> None:
         """Answers one message, as frames of JSON. Raises LeaseLost, RetryLater; any other failure is shown to
         the user as the frame `error`."""
-        state = asked.state
-        state.language = state.language or guessed_language(asked.content)
+        state = request.state
+        state.language = state.language or guessed_language(request.content)
         try:
-            final = await self._answered(asked)
+            final = await self._answered(request)
         except ModelFailed as failure:
             log.warning("model_failed", reason=failure.reason)
-            await asked.frames.error("model_failed", phrase("failed", state.language))
+            await request.frames.error("model_failed", phrase("failed", state.language))
             final = "refused"
-        await self.finish(asked, final)
+        await self.finish(request, final)
 
-    async def finish(self, asked: Asked, final: FinalState, event: str = "answered") -> None:
+    async def finish(self, request: AnswerRequest, final: FinalState, event: str = "answered") -> None:
         """The last frame, and the answer as a turn of the history; nothing where it is finished."""
-        if asked.frames.is_finished:
+        if request.frames.is_finished:
             return
-        if asked.frames.text:
-            turn = Turn(role="assistant", content=asked.frames.text, id=asked.id, agent=asked.frames.agent)
-            asked.state.add(turn)
-        await asked.frames.finish(final, {"event": event})
+        if request.frames.text:
+            turn = Turn(
+                role="assistant", content=request.frames.text, id=request.id, agent=request.frames.agent
+            )
+            request.state.add(turn)
+        await request.frames.finish(final, {"event": event})
 
     async def decide(
         self, tenant_id: str, text: str, state: SessionState | None, conversation: ConversationRef
@@ -198,37 +200,37 @@ class Answering:
 
     # Who answers ------------------------------------------------------------------------------------
 
-    async def _answered(self, asked: Asked) -> FinalState:
-        state = asked.state
-        agents = await self._loader.agents(asked.ref.tenant_id)
-        decision = self._going_on(agents, asked.content, state)
+    async def _answered(self, request: AnswerRequest) -> FinalState:
+        state = request.state
+        agents = await self._loader.agents(request.ref.tenant_id)
+        decision = self._going_on(agents, request.content, state)
         if decision is None:
             if state.flow is not None:
-                await self._flows.end(asked.ref.tenant_id, state, "user_left")
+                await self._flows.end(request.ref.tenant_id, state, "user_left")
                 state.flow = None
-            context = _context(state, asked.before, asked.conversation)
+            context = _context(state, request.before, request.conversation)
             try:
-                decision = await self._decided(agents, asked.content, state, context)
+                decision = await self._decided(agents, request.content, state, context)
             finally:
-                await self._accounts.routed(asked.ref, asked.id, context.uses)
-        asked.frames.confidence = decision.confidence
+                await self._accounts.routed(request.ref, request.id, context.uses)
+        request.frames.confidence = decision.confidence
         effective = None if decision.agent is None else agents.effective[decision.agent]
         revision = None if effective is None else effective.revision
-        await self._accounts.decided(asked.ref, asked.id, decision, revision)
+        await self._accounts.decided(request.ref, request.id, decision, revision)
         state.question = None
         match decision.action:
             case "refuse":
                 state.active_agent = None
-                await asked.frames.dialogue(refusal(_descriptions(agents, agents.talking), state.language))
+                await request.frames.dialogue(refusal(_descriptions(agents, agents.talking), state.language))
                 return "refused"
             case "clarify":
                 offered = tuple(decision.offered) or ((decision.agent,) if decision.agent else ())
                 text = question(_descriptions(agents, offered), state.language)
-                state.question = OpenQuestion(question=text, offered=offered, about=asked.content)
-                await asked.frames.dialogue(text)
+                state.question = OpenQuestion(question=text, offered=offered, about=request.content)
+                await request.frames.dialogue(text)
                 return "clarifying"
             case _:
-                return await self._run(asked, agents.talking[decision.agent or ""])
+                return await self._run(request, agents.talking[decision.agent or ""])
 
     def _going_on(self, agents: Agents, text: str, state: SessionState) -> Decision | None:
         """`continue` with the flow or the agent that has asked, None where there is none, or the user leaves
@@ -241,9 +243,9 @@ class Answering:
             breaks_out(text) or self._orchestrator.breaks_out(agents, asking, text) is not None
         ):
             return None
-        told = "its flow goes on" if state.flow else "the agent has asked"
+        reason = "its flow goes on" if state.flow else "the agent has asked"
         candidates = agents.router.candidates(text, 5)
-        return Decision(candidates, asking, None, "continue", told, "scores")
+        return Decision(candidates, asking, None, "continue", reason, "scores")
 
     async def _decided(self, agents: Agents, text: str, state: SessionState, context: Context) -> Decision:
         open_question = state.question
@@ -263,21 +265,21 @@ class Answering:
 
     # An agent's run ---------------------------------------------------------------------------------
 
-    async def _run(self, asked: Asked, agent: ChatAgent) -> FinalState:
-        asked.state.active_agent = asked.state.last_intent = asked.frames.agent = agent.name
+    async def _run(self, request: AnswerRequest, agent: ChatAgent) -> FinalState:
+        request.state.active_agent = request.state.last_intent = request.frames.agent = agent.name
         if agent.effective.fields["flow"] is not None:
-            return await self._flows.answer(asked, agent)
-        run = Run(asked.conversation, asked.frames)
-        turn = ToolTurn(asked, self._policy, self._confirm_s, run)
-        account = AgentRun(agent.name, asked.id, tool_calls_log=turn.calls_log, uses=run.uses)
+            return await self._flows.answer(request, agent)
+        run = Run(request.conversation, request.frames)
+        turn = ToolTurn(request, self._policy, self._confirm_s, run)
+        account = AgentRun(agent.name, request.id, tool_calls_log=turn.calls_log, uses=run.uses)
         try:
             await self._sources.register(
-                agent.effective.row, turn.registry, {"agent": agent.name, "session": asked.ref.session_id}
+                agent.effective.row, turn.registry, {"agent": agent.name, "session": request.ref.session_id}
             )
-            final = await self._talked(asked, agent, run, turn)
+            final = await self._talked(request, agent, run, turn)
         except UsageLimitExceeded:
             account.status = "max_iterations"
-            await asked.frames.error("max_iterations", phrase("too_long", asked.state.language))
+            await request.frames.error("max_iterations", phrase("too_long", request.state.language))
             final = "refused"
         except (ModelFailed, AgentRunError) as error:
             failure = run.failure or error
@@ -287,23 +289,23 @@ class Answering:
             account.status = "cancelled"
             raise
         finally:
-            account.final_message = asked.frames.text or None
-            await self._accounts.ran(asked.ref, account)
+            account.final_message = request.frames.text or None
+            await self._accounts.ran(request.ref, account)
         return final
 
-    async def _talked(self, asked: Asked, agent: ChatAgent, run: Run, turn: ToolTurn) -> FinalState:
+    async def _talked(self, request: AnswerRequest, agent: ChatAgent, run: Run, turn: ToolTurn) -> FinalState:
         result = await agent.agent.run(
-            asked.content,
-            message_history=history_messages(asked.before),
+            request.content,
+            message_history=history_messages(request.before),
             model=agent.bridge.model(run),
             toolsets=[RegistryTools(turn)],
             usage_limits=UsageLimits(request_limit=MAX_ITERATIONS),
         )
-        frames = asked.frames
+        frames = request.frames
         match result.output:
             case AskUser(question=text):
                 await frames.dialogue(text, begins=True)
-                asked.state.question = OpenQuestion(question=text, agent=agent.name)
+                request.state.question = OpenQuestion(question=text, agent=agent.name)
                 return "clarifying"
             case Refuse(reason=text):
                 await frames.dialogue(text, begins=True)
@@ -320,13 +322,13 @@ def _chosen(open_question: OpenQuestion | None, agents: Agents, text: str) -> st
     """The agent that an answer to the orchestrator's question means: by its number, its name, or a yes."""
     if open_question is None or open_question.agent is not None:
         return None
-    said = text.strip().strip(".!").casefold()
+    answer = text.strip().strip(".!").casefold()
     offered = [name for name in open_question.offered if name in agents.talking]
-    if said.isascii() and said.isdigit() and 1 <= int(said[:3]) <= len(offered):
-        return offered[int(said) - 1]
-    if said in AFFIRMATIVE and offered:
+    if answer.isascii() and answer.isdigit() and 1 <= int(answer[:3]) <= len(offered):
+        return offered[int(answer) - 1]
+    if answer in AFFIRMATIVE and offered:
         return offered[0] if len(offered) == 1 else None
-    return next((name for name in offered if said == name.casefold()), None)
+    return next((name for name in offered if answer == name.casefold()), None)
 
 
 def _descriptions(agents: Agents, names: Sequence[str] | Mapping[str, object]) -> list[str]:

@@ -92,19 +92,19 @@ class Orchestrator:
         context.uses.append(use_of(answer, request.model, began))
         named, confidence = _named(answer.text)
         if named not in scores:
-            told = "the orchestrator named no agent that can be talked to"
-            return Decision(candidates, None, 0.0, "refuse", told, "model")
+            reason = "the orchestrator named no agent that can be talked to"
+            return Decision(candidates, None, 0.0, "refuse", reason, "model")
         settings = self._settings
         sure, fits = confidence >= settings.chat_min_confidence, scores[named] >= settings.chat_min_score
         if sure and fits:
-            told = "confidence and score are high enough"
-            return Decision(candidates, named, confidence, "accept", told, "model")
+            reason = "confidence and score are high enough"
+            return Decision(candidates, named, confidence, "accept", reason, "model")
         if sure or confidence >= settings.chat_clarify_confidence:
-            told = "the score is too low" if sure else "the confidence is middling"
+            reason = "the score is too low" if sure else "the confidence is middling"
             others = [each.agent for each in candidates if each.agent != named and each.score > 0]
-            return Decision(candidates, named, confidence, "clarify", told, "model", [named, *others[:2]])
-        told = f"the confidence is below {settings.chat_clarify_confidence:g}"
-        return Decision(candidates, None, confidence, "refuse", told, "model")
+            return Decision(candidates, named, confidence, "clarify", reason, "model", [named, *others[:2]])
+        reason = f"the confidence is below {settings.chat_clarify_confidence:g}"
+        return Decision(candidates, None, confidence, "refuse", reason, "model")
 
     def breaks_out(self, agents: Agents, asking: str, text: str) -> str | None:
         """The agent that a message fits clearly better than the one that has asked; None where none does."""
@@ -120,15 +120,15 @@ class Orchestrator:
         settings = self._settings
         able = [each for each in candidates if each.score > 0 and each.score >= settings.chat_min_score]
         if not able:
-            told = f"no agent scores {settings.chat_min_score:g}; no model is configured"
-            return Decision(candidates, None, None, "refuse", told, "scores")
+            reason = f"no agent scores {settings.chat_min_score:g}; no model is configured"
+            return Decision(candidates, None, None, "refuse", reason, "scores")
         best, *others = able
         near = [best.agent, *(o.agent for o in others if _lead(best.score, o.score) < settings.chat_margin)]
         if len(near) > 1:
-            told = f"{len(near)} agents are within {settings.chat_margin:g}; no model is configured"
-            return Decision(candidates, near[0], None, "clarify", told, "scores", near)
-        told = f"the best score, ahead by {settings.chat_margin:g}; no model is configured"
-        return Decision(candidates, near[0], None, "accept", told, "scores")
+            reason = f"{len(near)} agents are within {settings.chat_margin:g}; no model is configured"
+            return Decision(candidates, near[0], None, "clarify", reason, "scores", near)
+        reason = f"the best score, ahead by {settings.chat_margin:g}; no model is configured"
+        return Decision(candidates, near[0], None, "accept", reason, "scores")
 
     def _request(
         self, agents: Agents, candidates: Sequence[Candidate], text: str, context: Context

@@ -34,7 +34,7 @@ from channels.chat.agents import (
     Run,
     shown,
 )
-from channels.chat.answering import Asked, ToolTurn
+from channels.chat.answering import AnswerRequest, ToolTurn
 from channels.chat.frames import FinalState
 from channels.chat.people import People, contact_of, task_note
 from channels.chat.state import FlowRun, HeldText, SessionState
@@ -86,16 +86,16 @@ class _Scene:
 
 @dataclass(slots=True)
 class _Talk:
-    """One answer of a flow. `said` are the model's own turns in it, and what its tools answered; `commands`
+    """One answer of a flow. `turns` are its messages so far, the user's included; `commands`
     tell it that the conversation has moved meanwhile."""
 
-    asked: Asked
+    request: AnswerRequest
     agent: ChatAgent
     run: Run
     turn: ToolTurn
     toolbox: Toolbox
     contact: client.Contact
-    said: list[models.Message] = field(default_factory=list[models.Message])
+    turns: list[models.Message] = field(default_factory=list[models.Message])
     commands: list[str] = field(default_factory=list[str])
 
 
@@ -123,25 +123,25 @@ class FlowAgents:
         self._confirm_s = confirm_s
         self._lists = ToolListCache()
 
-    async def answer(self, asked: Asked, agent: ChatAgent) -> FinalState:
-        state = asked.state
+    async def answer(self, request: AnswerRequest, agent: ChatAgent) -> FinalState:
+        state = request.state
         if state.flow is None:
-            name = f"{asked.ref.session_id}-{asked.id}"
+            name = f"{request.ref.session_id}-{request.id}"
             declared = agent.effective.row.flow
             flow_id = "" if declared is None else declared.flow_id
             state.flow = FlowRun(agent=agent.name, flow_id=flow_id, conversation=name, contact=name)
-        run = Run(asked.conversation, asked.frames)
-        turn = ToolTurn(asked, self._policy, self._confirm_s, run)
-        account = AgentRun(agent.name, asked.id, tool_calls_log=turn.calls_log, uses=run.uses)
+        run = Run(request.conversation, request.frames)
+        turn = ToolTurn(request, self._policy, self._confirm_s, run)
+        account = AgentRun(agent.name, request.id, tool_calls_log=turn.calls_log, uses=run.uses)
         try:
-            async with self._talking(asked, agent, run, turn) as talk:
+            async with self._talking(request, agent, run, turn) as talk:
                 return await self._answered(talk)
         except EngineError as error:
             log.warning("flow_unavailable", reason=str(error))
             account.status, account.error = "error", str(error)
             if isinstance(error, StateConflict | RequestRefused):
                 state.flow = None
-            await asked.frames.error("flow_unavailable", phrase("no_flow", state.language))
+            await request.frames.error("flow_unavailable", phrase("no_flow", state.language))
             return "refused"
         except models.ModelFailed as failure:
             account.status, account.error = "error", str(failure)
@@ -150,8 +150,8 @@ class FlowAgents:
             account.status = "cancelled"
             raise
         finally:
-            account.final_message = asked.frames.text or None
-            await self._accounts.ran(asked.ref, account)
+            account.final_message = request.frames.text or None
+            await self._accounts.ran(request.ref, account)
 
     async def give_up(self, state: SessionState) -> None:
         await self.people.give_up(state)
@@ -168,9 +168,9 @@ class FlowAgents:
 
     @asynccontextmanager
     async def _talking(
-        self, asked: Asked, agent: ChatAgent, run: Run, turn: ToolTurn
+        self, request: AnswerRequest, agent: ChatAgent, run: Run, turn: ToolTurn
     ) -> AsyncGenerator[_Talk]:
-        contact = contact_of(cast("FlowRun", asked.state.flow))
+        contact = contact_of(cast("FlowRun", request.state.flow))
 
         async def ran(tool: TaskTool, answer: JsonValue) -> None:
             body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
@@ -178,7 +178,7 @@ class FlowAgents:
 
         approval = Approval(self._policy, turn)
         toolbox = Toolbox(self._engine, self._open_mcp(), ran, approval, self._lists)
-        talk = _Talk(asked, agent, run, turn, toolbox, contact)
+        talk = _Talk(request, agent, run, turn, toolbox, contact)
         self._engine.follow(contact.conversation_id, talk.commands.append)
         try:
             yield talk
@@ -187,26 +187,26 @@ class FlowAgents:
             await toolbox.aclose()
 
     async def _answered(self, talk: _Talk) -> FinalState:
-        asked, flow = talk.asked, cast("FlowRun", talk.asked.state.flow)
+        request, flow = talk.request, cast("FlowRun", talk.request.state.flow)
         data = await self._enter(talk)
-        talk.said = [models.Message("user", asked.content)]
+        talk.turns = [models.Message("user", request.content)]
         scene = _Scene(data, await talk.toolbox.of_task(data))
         if flow.held is not None:  # another replica has asked the model
             final = await self._released(talk, scene, flow.held)
             if final is not None:
                 return final
-            talk.said.insert(1, models.Message("assistant", flow.held.text))
+            talk.turns.insert(1, models.Message("assistant", flow.held.text))
             flow.held = None
         else:
-            name = f"{asked.ref.session_id}-{asked.id}"
-            await self.people.report(talk.contact, "user", asked.content, message_id=name)
+            name = f"{request.ref.session_id}-{request.id}"
+            await self.people.report(talk.contact, "user", request.content, message_id=name)
             if data.is_with_person:
                 return "done"
             if data.command:
-                talk.said.insert(0, models.Message("user", data.command))
+                talk.turns.insert(0, models.Message("user", data.command))
         for _ in range(MAX_ITERATIONS):
             answer = await self._asked_model(talk, scene)
-            talk.said.append(answer.message)
+            talk.turns.append(answer.message)
             if not answer.message.tool_calls:
                 final = await self._uttered(talk, scene, answer.text, "done", is_shown=True)
                 if final is not None:
@@ -215,7 +215,7 @@ class FlowAgents:
                 final = await self._called(talk, scene, call)
                 if final is not None:
                     return final
-        await asked.frames.error("max_iterations", phrase("too_long", asked.state.language))
+        await request.frames.error("max_iterations", phrase("too_long", request.state.language))
         return "refused"
 
     async def _uttered(
@@ -223,25 +223,25 @@ class FlowAgents:
     ) -> FinalState | None:
         """The last words of an answer, which then ends in `final`. In a task with approval they wait for a
         person: None where that person does not let them be sent, and the model has another try."""
-        asked, flow = talk.asked, cast("FlowRun", talk.asked.state.flow)
+        request, flow = talk.request, cast("FlowRun", talk.request.state.flow)
         if scene.data.approval_required and text.strip():
             last = scene.data.approval
             after = 0 if last is None else last.approval_id
-            held = HeldText(message=asked.id, text=text, after=after, final=final)
+            held = HeldText(message=request.id, text=text, after=after, final=final)
             flow.held = held
-            await asked.keep()
+            await request.keep()
             state = await self._released(talk, scene, held)
             flow.held = None
             return state
         if not is_shown:
-            await asked.frames.dialogue(text, begins=True)
-        await self.people.report(talk.contact, "bot", text if is_shown else asked.frames.text)
+            await request.frames.dialogue(text, begins=True)
+        await self.people.report(talk.contact, "bot", text if is_shown else request.frames.text)
         return final
 
     async def _released(self, talk: _Talk, scene: _Scene, held: HeldText) -> FinalState | None:
         """As a person decides on the text that is held: the state in which the answer ends, None where it is
         the model's turn again."""
-        asked, flow = talk.asked, cast("FlowRun", talk.asked.state.flow)
+        request, flow = talk.request, cast("FlowRun", talk.request.state.flow)
         known = scene.data.approval
         try:
             if known is None or known.approval_id <= held.after:
@@ -254,7 +254,7 @@ class FlowAgents:
         scene.data = await self._enter(talk)
         if scene.data.approval is not None and scene.data.approval.approval_id == known.approval_id:
             known = scene.data.approval
-        fate, approval = await self.people.awaited(asked, flow, known)
+        fate, approval = await self.people.awaited(request, flow, known)
         talk.commands = [each for each in talk.commands if not each.startswith(_ABOUT_TEXTS)]
         match fate:
             case "withdrawn":  # whoever has withdrawn it talks to the user, or nobody does any more
@@ -263,13 +263,13 @@ class FlowAgents:
                 talk.commands.append(f"{_ABOUT_TEXTS}rejected {approval.reason or ''}".rstrip())
                 return None
             case "timeout":
-                asked.frames.close_with(phrase("not_checked", asked.state.language))
+                request.frames.close_with(phrase("not_checked", request.state.language))
                 return "refused"
             case "approved" | "edited":
-                asked.frames.close_with(approval.text)
+                request.frames.close_with(approval.text)
         try:
             await self._enter(talk)
-            name = f"{asked.ref.session_id}-{asked.id}-answer"
+            name = f"{request.ref.session_id}-{request.id}-answer"
             await self.people.report(talk.contact, "bot", approval.text, message_id=name)
         except EngineError as error:  # what a person has approved is sent all the same
             log.warning("answer_not_reported", reason=str(error))
@@ -277,26 +277,26 @@ class FlowAgents:
 
     async def _enter(self, talk: _Talk) -> AgentData:
         """The conversation as it is now; the engine tells a known contact where it is."""
-        asked = talk.asked
+        request = talk.request
         declared = talk.agent.effective.row.flow
         if declared is None:
             raise LookupError("an agent without a flow talks by itself")
-        user: dict[str, JsonValue] = {"name": asked.state.user, "session": asked.ref.session_id}
+        user: dict[str, JsonValue] = {"name": request.state.user, "session": request.ref.session_id}
         data = await self._engine.new_contact(
             client.NewContact(
                 talk.contact,
                 client.FlowChoice(flow_id=declared.flow_id, tag=declared.tag),
                 "chat",
                 facts=user,
-                language=asked.state.language,
+                language=request.state.language,
             )
         )
-        await self._show_task(asked, data)
+        await self._show_task(request, data)
         return data
 
     async def _asked_model(self, talk: _Talk, scene: _Scene) -> models.LLMAnswer:
         """The model's turn; its text is shown while it comes."""
-        asked, row = talk.asked, talk.agent.effective.row
+        request, row = talk.request, talk.agent.effective.row
         # The prompt of the moment, which knows the values of what was just said; and all of the task where
         # the conversation has gone on to another one.
         conversation_id = talk.contact.conversation_id
@@ -304,7 +304,7 @@ class FlowAgents:
         if talk.commands:
             scene.data = await self._enter(talk)
             scene.tools = await talk.toolbox.of_task(scene.data)
-            talk.said += [models.Message("user", command) for command in talk.commands]
+            talk.turns += [models.Message("user", command) for command in talk.commands]
             talk.commands.clear()
         elif tagged is not None:
             reachable = scene.data.reachable_tasks
@@ -314,8 +314,8 @@ class FlowAgents:
             scene.data = scene.data.model_copy(update=changes)
         change = change_task_declaration(scene.data.reachable_tasks, scene.data.returns_to)
         declared = [tool.declaration() for tool in scene.tools.tools]
-        request = models.LLMRequest(
-            messages=(models.Message("system", scene.data.prompt), *asked.before, *talk.said),
+        llm_request = models.LLMRequest(
+            messages=(models.Message("system", scene.data.prompt), *request.before, *talk.turns),
             tools=[
                 *(
                     models.ToolSpec(
@@ -333,9 +333,9 @@ class FlowAgents:
             top_p=row.top_p,
             num_ctx=row.num_ctx,
             deltas=True,
-            conversation=asked.conversation,
+            conversation=request.conversation,
         )
-        return await shown(self._model, request, talk.run, hidden=scene.data.approval_required)
+        return await shown(self._model, llm_request, talk.run, hidden=scene.data.approval_required)
 
     async def _called(self, talk: _Talk, scene: _Scene, call: models.ToolCall) -> FinalState | None:
         """Runs a call of the model. The state that ends the answer, None where it goes on."""
@@ -349,21 +349,21 @@ class FlowAgents:
                     return final
             case "end_call":
                 final: FinalState | None = "done"
-                words = next(each.content for each in reversed(talk.said) if each.role == "assistant")
+                words = next(each.content for each in reversed(talk.turns) if each.role == "assistant")
                 if scene.data.approval_required and words.strip():
                     final = await self._uttered(talk, scene, words, "done")
                 if final is not None:
-                    await self.end(talk.asked.ref.tenant_id, talk.asked.state, "bot_hung_up")
-                    talk.asked.state.flow = None
+                    await self.end(talk.request.ref.tenant_id, talk.request.state, "bot_hung_up")
+                    talk.request.state.flow = None
                     return final
             case "change_task":
                 result = await self._change_task(talk, scene, call)
             case _:
                 talk.turn.registry = scene.tools.registry
                 result = await talk.turn.act(call)
-        talk.said.append(models.Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id))
+        talk.turns.append(models.Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id))
         if call.name == CHANGE_TASK and scene.data.command and cast("dict[str, JsonValue]", result)["result"]:
-            talk.said.append(models.Message("user", scene.data.command))
+            talk.turns.append(models.Message("user", scene.data.command))
         return None
 
     async def _change_task(self, talk: _Talk, scene: _Scene, call: models.ToolCall) -> JsonValue:
@@ -381,12 +381,12 @@ class FlowAgents:
                 "reachableTasks": list[JsonValue](task_names(reply.reachable_tasks)),
             }
         scene.data, scene.tools = reply, await talk.toolbox.of_task(reply)
-        await self._show_task(talk.asked, reply)
+        await self._show_task(talk.request, reply)
         return {"result": True, "task": reply.task_name, "type": reply.task_type}
 
-    async def _show_task(self, asked: Asked, data: AgentData) -> None:
+    async def _show_task(self, request: AnswerRequest, data: AgentData) -> None:
         """A state frame, at the start and at each change of task or status."""
-        flow = cast("FlowRun", asked.state.flow)
+        flow = cast("FlowRun", request.state.flow)
         if (data.task_id, data.task_status) != (flow.task, flow.status):
             flow.task, flow.status = data.task_id, data.task_status
-            await asked.frames.note(task_note(flow, data))
+            await request.frames.note(task_note(flow, data))

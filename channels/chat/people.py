@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import structlog
 
-from channels.chat.answering import Asked
+from channels.chat.answering import AnswerRequest
 from channels.chat.frames import AnswerFrames
 from channels.chat.state import FlowRun, SessionState
 from channels.chat.wording import phrase
@@ -109,13 +109,15 @@ class People:
     def texts(self, flow: FlowRun) -> HeldTexts:
         return HeldTexts(self._engine, contact_of(flow), self._clock.now)
 
-    async def awaited(self, asked: Asked, flow: FlowRun, known: ApprovalState) -> tuple[Fate, ApprovalState]:
+    async def awaited(
+        self, request: AnswerRequest, flow: FlowRun, known: ApprovalState
+    ) -> tuple[Fate, ApprovalState]:
         """What becomes of the text that the engine has; the user is told meanwhile that somebody reads it.
         Raises EngineError, LeaseLost, RetryLater."""
         if known.status == "waiting":
             waiting: dict[str, JsonValue] = {"event": "approval", "status": "waiting"}
-            message = phrase("checked", asked.state.language)
-            await asked.frames.note({**waiting, "message": message, "until": utc_text(known.until)})
+            message = phrase("checked", request.state.language)
+            await request.frames.note({**waiting, "message": message, "until": utc_text(known.until)})
         return await self.texts(flow).decided(known)
 
     async def give_up(self, state: SessionState) -> None:

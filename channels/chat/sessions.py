@@ -18,7 +18,7 @@ from uuid import uuid4
 import orjson
 import structlog
 
-from channels.chat.answering import Answering, Asked, FlowTalk
+from channels.chat.answering import Answering, AnswerRequest, FlowTalk
 from channels.chat.frames import AnswerFrames, Pace
 from channels.chat.state import SessionState, Turn
 from channels.chat.wording import phrase
@@ -228,9 +228,9 @@ class Sessions:
         async def keep() -> None:
             await self.store.save(ref, state.written(), holder)
 
-        asked = Asked(ref, item["id"], item["content"], state, frames, orders, keep)
+        request = AnswerRequest(ref, item["id"], item["content"], state, frames, orders, keep)
         with self._tracing.span("chat answer", "consumer"):
-            await self._answer(asked, orders)
+            await self._answer(request, orders)
         self.observer.count("chat_answers", state=frames.final_state or "unfinished")
         state.answering = None
         return state
@@ -256,11 +256,11 @@ class Sessions:
             await frames.finish("refused", {"event": "interrupted"})
         return False
 
-    async def _answer(self, asked: Asked, orders: _Orders) -> None:
+    async def _answer(self, request: AnswerRequest, orders: _Orders) -> None:
         """Until it is whole, cancelled, or failed by a bug, which ends it too."""
-        if asked.id not in orders.cancelled and not orders.ending:
-            task = asyncio.create_task(self._answering.answer(asked))
-            orders.current = (asked.id, task)
+        if request.id not in orders.cancelled and not orders.ending:
+            task = asyncio.create_task(self._answering.answer(request))
+            orders.current = (request.id, task)
             try:
                 await asyncio.wait({task})
             finally:
@@ -268,16 +268,16 @@ class Sessions:
                 if not task.done():  # this replica stops, or has lost the lease
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
-                    await asked.frames.aclose()
+                    await request.frames.aclose()
             error = None if task.cancelled() else task.exception()
             if isinstance(error, chat.LeaseLost | RetryLater):
                 raise error
             if error is not None:
                 log.error("bug", exc_info=error)
-                await asked.frames.error("internal_error", phrase("failed", asked.state.language))
-                await self._answering.finish(asked, "refused", "failed")
-        await self._answering.finish(asked, "refused", "cancelled")
-        await self._flows.give_up(asked.state)
+                await request.frames.error("internal_error", phrase("failed", request.state.language))
+                await self._answering.finish(request, "refused", "failed")
+        await self._answering.finish(request, "refused", "cancelled")
+        await self._flows.give_up(request.state)
 
     async def _sweep(self) -> None:
         while True:
