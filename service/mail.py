@@ -52,8 +52,8 @@ def explain(path: Path, files: Sequence[Path], *, as_json: bool, mailbox: str | 
         if mail is None:
             unread = UNREADABLE
             continue
-        told = _explained(file, loaded, mail, routing.judge(loaded.config, box, mail))
-        typer.echo(orjson.dumps(told) if as_json else _in_lines(told))
+        explanation = _explained(file, loaded, mail, routing.judge(loaded.config, box, mail))
+        typer.echo(orjson.dumps(explanation) if as_json else _in_lines(explanation))
     return unread
 
 
@@ -84,8 +84,8 @@ async def _process(
             trial = Trial(loaded, box, model, settings.llm_model is not None, outbound)
             judgement = routing.judge(loaded.config, box, mail)
             outcome = await trial.run(mail, judgement)
-            told = {**_explained(file, loaded, mail, judgement), **trial.told(outcome)}
-            typer.echo(orjson.dumps(told) if as_json else _in_lines(told))
+            explanation = {**_explained(file, loaded, mail, judgement), **trial.report(outcome)}
+            typer.echo(orjson.dumps(explanation) if as_json else _in_lines(explanation))
             if outcome.status == "error":
                 code = code or RUN_FAILED
     finally:
@@ -143,7 +143,7 @@ class Trial:
     async def run(self, mail: message.ParsedMail, judgement: routing.Judgement) -> ports.RunOutcome:
         return await processing.process_message(processing.MailRun(uuid4().hex, mail, judgement), self._parts)
 
-    def told(self, outcome: ports.RunOutcome) -> dict[str, JsonValue]:
+    def report(self, outcome: ports.RunOutcome) -> dict[str, JsonValue]:
         """What `process` prints of it; `waiting` are the calls that would wait for a person."""
         reasons = {event.facts.get("message_id"): event.facts.get("reason") for event in self.journal.events}
         outbox: list[JsonValue] = []
@@ -165,7 +165,7 @@ class Trial:
             }
             for line in outcome.progress.tool_calls
         ]
-        told: dict[str, JsonValue] = {
+        explanation: dict[str, JsonValue] = {
             "status": outcome.status if self.journal.calls or outcome.status == "error" else None,
             "tool_calls": calls,
             "label": outcome.label,
@@ -175,10 +175,10 @@ class Trial:
             "error": outcome.error,
         }
         if outcome.status == "waiting":
-            told["waiting"] = [
+            explanation["waiting"] = [
                 {"tool": each.tool, "arguments": each.arguments} for each in outcome.progress.waiting
             ]
-        return told
+        return explanation
 
 
 # --- files and what is printed ---------------------------------------------------------------------
@@ -227,9 +227,9 @@ def _explained(
     }
 
 
-def _in_lines(told: Mapping[str, JsonValue]) -> str:
-    lines = [f"{told['file']}"]
-    for name, value in told.items():
+def _in_lines(explanation: Mapping[str, JsonValue]) -> str:
+    lines = [f"{explanation['file']}"]
+    for name, value in explanation.items():
         if isinstance(value, list) and value:
             lines.append(f"  {name}:")
             lines += [line for each in value for line in item_lines(cast("dict[str, JsonValue]", each))]

@@ -91,12 +91,12 @@ def _verdict(rule: Rule, mail: message.ParsedMail) -> RuleVerdict:
         return RuleVerdict(rule.name, False, f"From has {count} addresses, accepted is exactly one")
     held: list[str] = []
     signal: Signal | None = None
-    for name, holds, told in _conditions(rule.match, mail, sender):
+    for name, holds, reason in _conditions(rule.match, mail, sender):
         if not holds:
-            return RuleVerdict(rule.name, False, f"{name}: {told}")
-        held.append(f"{name}: {told}")
+            return RuleVerdict(rule.name, False, f"{name}: {reason}")
+        held.append(f"{name}: {reason}")
         if name == "forwarded_from":
-            signal = cast("Signal", told.removeprefix("by "))
+            signal = cast("Signal", reason.removeprefix("by "))
     return RuleVerdict(rule.name, True, "; ".join(held), signal)
 
 
@@ -112,17 +112,17 @@ def _conditions(
         yield "sender_domain", sender.domain == match.sender_domain, f"From's domain is {sender.domain}"
     if match.subject_contains:
         holds = _folded(match.subject_contains) in _folded(mail.subject)
-        told = "contains" if holds else "does not contain"
-        yield "subject_contains", holds, f"the subject {told} {match.subject_contains!r}"
+        reason = "contains" if holds else "does not contain"
+        yield "subject_contains", holds, f"the subject {reason} {match.subject_contains!r}"
     for name, pattern in match.header_match.items():
         values = mail.values(name)
         holds = any(map(pattern.is_found, values))
-        told = "matches" if holds else "does not match" if values else "is absent, asked for is"
-        yield "header_match", holds, f"{name} {told} {pattern.text!r}"
+        reason = "matches" if holds else "does not match" if values else "is absent, asked for is"
+        yield "header_match", holds, f"{name} {reason} {pattern.text!r}"
     if match.forwarded_from:
         signal = _signal(match.forwarded_from, mail, sender)
-        told = "no signal names it" if signal is None else f"by {signal}"
-        yield "forwarded_from", signal is not None, told
+        reason = "no signal names it" if signal is None else f"by {signal}"
+        yield "forwarded_from", signal is not None, reason
 
 
 def _folded(text: str) -> str:

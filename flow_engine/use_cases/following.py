@@ -103,7 +103,7 @@ class JournalStreams:
     ) -> AsyncGenerator[Followed]:
         """From behind the entry `after` on. It waits while the store is away, and goes on where it was.
         Sensitive values are masked unless `reveal`."""
-        told = quiet_s = 0.0
+        last_sent = quiet_s = 0.0
         while not self._stopping:
             try:
                 entries = await self._journal.next(
@@ -111,7 +111,7 @@ class JournalStreams:
                 )
                 if not entries:
                     quiet_s += LOOKED_AGAIN_AFTER_S
-                    ended = await self._ended(conversation, told, quiet_s)
+                    ended = await self._ended(conversation, last_sent, quiet_s)
                     yield Followed(ended=ended)
                     if ended is not None:
                         return
@@ -126,7 +126,7 @@ class JournalStreams:
                 continue
             yield Followed(rows)
             if rows:
-                after = told = rows[-1]["seq"]
+                after = last_sent = rows[-1]["seq"]
                 quiet_s = 0.0
             else:  # what somebody said is being read
                 await self._pause(LOOKED_AGAIN_AFTER_S)
@@ -153,10 +153,10 @@ class JournalStreams:
             await self._pause(LOOKED_AGAIN_AFTER_S)
         yield ListFollowed(ended="stopping")
 
-    async def _ended(self, conversation: ConversationRef, told: float, quiet_s: float) -> Ending | None:
-        """Why nothing will follow; `told` is the last entry that was told here, 0 for none."""
+    async def _ended(self, conversation: ConversationRef, last_sent: float, quiet_s: float) -> Ending | None:
+        """Why nothing will follow; `last_sent` numbers the last entry that was sent here, 0 for none."""
         listed = await self._index.one(conversation)
-        if listed.seq < told:
+        if listed.seq < last_sent:
             return "erased"  # and perhaps begun anew
         if listed.head is None:  # one of a release before may have none
             if (await self._memory.load(conversation)).session is not None:

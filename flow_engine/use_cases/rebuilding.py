@@ -129,58 +129,62 @@ class Rerun:
         again = Transactor(dependencies)
         return cls(again, Conversations(again, dependencies), DialogueService(again, dependencies))
 
-    async def ask(self, conversation: ConversationRef, asked: Mapping[str, Any]) -> bytes | None:
+    async def ask(self, conversation: ConversationRef, request: Mapping[str, Any]) -> bytes | None:
         """The reply to the request that a journal's `input` tells of, JSON; None where it was no request.
         Raises what the use cases raise."""
         conversations, dialogue = self.conversations, self.dialogue
-        match asked["op"]:
+        match request["op"]:
             case "handle-new-contact":
                 contact = NewContact(
-                    asked["contactId"], asked["channel"], asked["tenant"], asked["contact"], asked["language"]
+                    request["contactId"],
+                    request["channel"],
+                    request["tenant"],
+                    request["contact"],
+                    request["language"],
                 )
-                choice = VersionChoice(version_id=asked["conversationalFlowVersionId"])
+                choice = VersionChoice(version_id=request["conversationalFlowVersionId"])
                 reply = await conversations.new_contact(conversation, contact, choice)
             case "change-task":
-                reply = await conversations.change_task(conversation, asked["contactId"], asked["task"])
+                reply = await conversations.change_task(conversation, request["contactId"], request["task"])
             case "memory":
-                reply = await dialogue.put_memory(conversation, [_write(each) for each in asked["writes"]])
+                reply = await dialogue.put_memory(conversation, [_write(each) for each in request["writes"]])
             case "handle-utterance":
-                reply = await dialogue.utterance(conversation, _utterance(asked))
+                reply = await dialogue.utterance(conversation, _utterance(request))
             case "handle-end-contact":
-                reply = await conversations.end_contact(conversation, asked["contactId"], asked["reason"])
+                reply = await conversations.end_contact(conversation, request["contactId"], request["reason"])
             case "handle-human-task":
                 report = HumanReport(
-                    asked["outcome"], asked["reason"], asked.get("text"), asked.get("approvalId")
+                    request["outcome"], request["reason"], request.get("text"), request.get("approvalId")
                 )
-                reply = await conversations.human_task(conversation, asked["contactId"], report)
+                reply = await conversations.human_task(conversation, request["contactId"], report)
             case "prompt" | "advance":
-                return (await dialogue.prompt(conversation, memory_format=asked.get("format"))).body
+                return (await dialogue.prompt(conversation, memory_format=request.get("format"))).body
             case _:
                 return None
         return reply.body
 
 
-def _write(asked: Mapping[str, Any]) -> MemoryWrite:
-    described = cast("Sequence[object] | None", asked["descriptionForLLM"])
+def _write(request: Mapping[str, Any]) -> MemoryWrite:
+    described = cast("Sequence[object] | None", request["descriptionForLLM"])
     parts = None if described is None else [as_object(each) for each in described]
     return MemoryWrite(
-        asked["varId"],
-        asked["value"],
-        asked["contactId"],
-        asked["updatedBy"],
+        request["varId"],
+        request["value"],
+        request["contactId"],
+        request["updatedBy"],
         None if parts is None else tuple(ValueDescription(str(p["name"]), str(p["value"])) for p in parts),
     )
 
 
-def _utterance(asked: Mapping[str, Any]) -> Utterance:
+def _utterance(request: Mapping[str, Any]) -> Utterance:
     return Utterance(
-        contact_id=asked["contactId"],
-        message_id=asked["messageId"],
-        ts=datetime.fromisoformat(asked["ts"]),
-        type=asked["type"],
-        src=asked["src"],
-        body=asked["body"],
-        src_id=asked["srcId"],
-        src_name=asked["srcName"],
-        language=asked["language"],
+        contact_id=request["contactId"],
+        message_id=request["messageId"],
+        ts=datetime.fromisoformat(request["ts"]),
+        type=request["type"],
+        src=request["src"],
+        body=request["body"],
+        src_id=request["srcId"],
+        src_name=request["srcName"],
+        language=request["language"],
     )

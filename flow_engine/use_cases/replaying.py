@@ -134,13 +134,13 @@ class Side:
         self.world = World(recording.entries[0].at, start, {})
         self._rerun = Rerun.within(self.world, versions, platform)
 
-    async def take(self, entry: RecordedEntry, asked: Mapping[str, Any]) -> Moment:
-        """Step an entry with the input `asked`. What the step refuses is in the moment, and not raised."""
+    async def take(self, entry: RecordedEntry, request: Mapping[str, Any]) -> Moment:
+        """Step an entry with the input `request`. What the step refuses is in the moment, and not raised."""
         world, code = self.world, None
         world.at, world.heard = entry.at.astimezone(UTC), entry.outcome
         world.state = replace(world.state, stored_bytes=_KEPT)
         try:
-            code = await self._stepped(entry, asked)
+            code = await self._stepped(entry, request)
         except FlowEngineError as problem:
             code = problem.code
         return await self.now(code)
@@ -151,7 +151,7 @@ class Side:
             return Moment(None, code)
         return Moment(await self._rerun.transactor.resume(self.conversation, self.world.state), code)
 
-    async def _stepped(self, entry: RecordedEntry, asked: Mapping[str, Any]) -> str | None:
+    async def _stepped(self, entry: RecordedEntry, request: Mapping[str, Any]) -> str | None:
         heard = entry.heard or Heard()
         match entry.op:
             case "extraction":
@@ -164,13 +164,13 @@ class Side:
             case "migration":
                 transactor = self._rerun.transactor
                 runner = await transactor.resume(self.conversation, self.world.state)
-                flow = (await transactor.versions.to_start(TENANT, str(asked.get("to")))).version.flow
+                flow = (await transactor.versions.to_start(TENANT, str(request.get("to")))).version.flow
                 target = flow.task_named(str(entry.outcome.get("task"))) or flow.tasks.get(runner.task.id)
                 if target is not None:
                     runner.migrate_to(flow, target.id)
                     self.world.state = on_version(self.world.state, runner)
             case _:
-                reply = await self._rerun.ask(self.conversation, asked)
+                reply = await self._rerun.ask(self.conversation, request)
                 if reply and reply.startswith(b'{"result":false'):
                     return str(orjson.loads(reply)["code"])
         return None
@@ -183,8 +183,8 @@ class Side:
             runner = await transactor.resume(self.conversation, loaded)
             if op == "expiry" and runner.session.states.phase == BETWEEN_CONTACTS and runner.expired:
                 runner.close_expired()
-            asked = JournalInput(op, {})
-            return Decision(None, Transition(runner, ReplyTemplate(b""), asked) if runner.changed else None)
+            request = JournalInput(op, {})
+            return Decision(None, Transition(runner, ReplyTemplate(b""), request) if runner.changed else None)
 
         await transactor.apply(self.conversation, decide)
 
@@ -235,20 +235,20 @@ def adapted(
 ) -> Mapping[str, object] | None:
     """What the entry asks for in the words of another version; None where that leaves nothing. Variables that
     it lacks, or whose values it does not take, are left out and added to `gone`, by their ids in `old`."""
-    asked = entry.input
+    request = entry.input
     if old is None:
-        return asked
+        return request
     if entry.op == "change-task":
-        task = old.task_named(str(asked["task"]))
+        task = old.task_named(str(request["task"]))
         target = None if task is None else counterpart(task, new)
-        return asked if target is None else {**asked, "task": target.id}
+        return request if target is None else {**request, "task": target.id}
     if entry.op == "extraction":
         heard = entry.heard or Heard()
         gone.update(id for id, found in heard.values.items() if _lost(old, new, id, found.value))
     if entry.op != "memory":
-        return asked
+        return request
     kept: list[Mapping[str, object]] = []
-    for write in map(as_object, cast("Sequence[object]", asked["writes"])):
+    for write in map(as_object, cast("Sequence[object]", request["writes"])):
         spec, name = old.variables.resolve(str(write["varId"])), str(write["varId"])
         known = name if spec is None else spec.id
         described = bool(write.get("descriptionForLLM"))
@@ -256,7 +256,7 @@ def adapted(
             gone.add(known)
         elif (now := _variable(old, new, known)) is not None:
             kept.append({**write, "varId": now.id})
-    return {**asked, "writes": kept} if kept else None
+    return {**request, "writes": kept} if kept else None
 
 
 def _variable(old: CompiledFlow, new: CompiledFlow, id: str) -> VariableSpec | None:
