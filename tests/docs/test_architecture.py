@@ -1,17 +1,29 @@
-"""docs/architecture.md and docs/where.md say where things are: every place that they name is there."""
+"""docs/architecture.md and docs/where.md say where things are: every place that a page names is there."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = {name: (ROOT / "docs" / name).read_text("utf-8") for name in ("architecture.md", "where.md")}
+ALL_PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / "docs").rglob("*.md"),
+    *ROOT.glob("*/README.md"),
+]
+BUILT = {"api/console_dist"}
 # A path is meant from the root, or from one of the two packages that the page is about.
 BASES = (ROOT, ROOT / "flow_engine", ROOT / "channels" / "voice")
+
+
+def _found(place: str) -> Iterator[Path]:
+    return (path for base in BASES for path in base.glob(place))
 
 
 def places(text: str) -> list[str]:
@@ -23,8 +35,16 @@ def places(text: str) -> list[str]:
 def test_every_place_that_is_named_is_there(page: str) -> None:  # D7
     named = places(PAGES[page])
     assert len(named) > 25
-    missing = [place for place in named if not any(any(base.glob(place.rstrip("/"))) for base in BASES)]
-    assert missing == []
+    assert [place for place in named if not any(_found(place.rstrip("/")))] == []
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_page_names_a_path_that_is_not_there(page: Path) -> None:  # D7
+    """Of the repository's own folders; what a build makes is not there before it."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    folders = {each.name for each in ROOT.iterdir() if each.is_dir()}
+    named = {place for place in re.findall(r"`([a-z_]+/[\w/.*-]+)`", text) if place.split("/")[0] in folders}
+    assert [place for place in sorted(named - BUILT) if not any(_found(place.rstrip("/")))] == []
 
 
 def test_every_port_of_the_core_stands_in_the_table_with_its_file() -> None:  # D7
