@@ -34,8 +34,12 @@ class SimulateBody(Body):
     channel: Literal["text", "voice"] = Field(
         default="text", description="`voice`: the persona telephones the voice agent, in virtual time."
     )
-    document: dict[str, object] | None = None
-    version_id: Id | None = None
+    document: dict[str, object] | None = Field(
+        default=None, description="In place of `versionId`: a document that is not saved."
+    )
+    version_id: Id | None = Field(
+        default=None, description="By id or tag, a draft too; else the one saved last."
+    )
 
     @model_validator(mode="after")
     def _one_of_each(self) -> SimulateBody:
