@@ -1,7 +1,7 @@
 """Routes for those who design flows (F27)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import orjson
@@ -169,34 +169,26 @@ class DesignerRoutes:
         )
 
     async def get_version(self, call: Call) -> Response:
-        document = await self._flow_service.get_version_document(
-            call.tenant_id, call.path("flow_id"), call.path("version_id")
-        )
+        [document] = await self._documents(call, call.path("version_id"))
         return Response(document, media_type=JSON)
 
-    async def compare_versions(self, call: Call) -> Response:
-        documents = [
-            await self._flow_service.get_version_document(
-                call.tenant_id, call.path("flow_id"), call.path(version)
-            )
-            for version in ("version_id", "other_version_id")
+    async def _documents(self, call: Call, *version_ids: str) -> list[bytes]:
+        return [
+            await self._flow_service.get_version_document(call.tenant_id, call.path("flow_id"), version_id)
+            for version_id in version_ids
         ]
-        both = map(as_object, map(orjson.loads, documents))
-        return json_response(await asyncio.to_thread(lambda: difference(*both)))
+
+    async def compare_versions(self, call: Call) -> Response:
+        documents = await self._documents(call, call.path("version_id"), call.path("other_version_id"))
+        return json_response(await asyncio.to_thread(lambda: difference(*map(_parsed, documents))))
 
     async def merge_versions(self, call: Call) -> Response:
-        tenant_id, flow_id = call.tenant_id, call.path("flow_id")
         ours, theirs = call.path("version_id"), call.path("other_version_id")
         base = call.query("baseVersionId") or common_version(
-            await self._flow_service.get_flow(tenant_id, flow_id), ours, theirs
+            await self._flow_service.get_flow(call.tenant_id, call.path("flow_id")), ours, theirs
         )
-        documents = [
-            await self._flow_service.get_version_document(tenant_id, flow_id, version_id)
-            for version_id in (base, ours, theirs)
-        ]
-        found = await asyncio.to_thread(
-            lambda: merged(*(as_object(orjson.loads(each)) for each in documents))
-        )
+        documents = await self._documents(call, base, ours, theirs)
+        found = await asyncio.to_thread(lambda: merged(*map(_parsed, documents)))
         return json_response(MergeReply(baseVersionId=base, **found))
 
     async def save_version(self, call: Call) -> Response:
@@ -379,6 +371,10 @@ class DesignerRoutes:
                 problems=(404,),
             ),
         ]
+
+
+def _parsed(document: bytes) -> Mapping[str, object]:
+    return as_object(orjson.loads(document))
 
 
 def _change(change: FlowChange) -> FlowChangeReply:

@@ -2,8 +2,7 @@
 
     POST /api/chat   {model, messages, tools, format, think, stream, keep_alive, options}
     reply            one JSON object a line: {message {content, thinking, tool_calls}, done}, the last one
-    with
-                     {done_reason, prompt_eval_count, eval_count}
+                     with {done_reason, prompt_eval_count, eval_count}
     POST /api/embed  {model, input, dimensions, keep_alive, options} -> {embeddings, prompt_eval_count}
 
 https://github.com/ollama/ollama/blob/main/docs/api.md

@@ -242,19 +242,19 @@ def common_version(flow: FlowRecord, version_id: str, other_id: str) -> str:
     Raises LookElsewhere (`version_unknown`) and ReloadAndDecide (`no_common_version`).
     """
     parents = {entry.version_id: entry.parent_version_id for entry in flow.versions}
-    for wanted in (version_id, other_id):
-        find_entry(flow, wanted)
-    above: set[str] = set()
-    at: str | None = version_id
-    while at is not None and at not in above:
-        above.add(at)
-        at = parents.get(at)
-    at, seen = other_id, set[str]()
-    while at is not None and at not in seen:
-        if at in above:
-            return at
-        seen.add(at)
-        at = parents.get(at)
+
+    def lineage(entry: VersionEntry) -> Mapping[str, None]:
+        """The version and those that it was made from, the nearest first."""
+        found: dict[str, None] = {}
+        at: str | None = entry.version_id
+        while at is not None and at not in found:
+            found[at] = None
+            at = parents.get(at)
+        return found
+
+    above, own = lineage(find_entry(flow, version_id)), lineage(find_entry(flow, other_id))
+    if (shared := next((each for each in own if each in above), None)) is not None:
+        return shared
     raise ReloadAndDecide(
         "no_common_version",
         f"{version_id!r} and {other_id!r} have no version in common among those that they were made from",
