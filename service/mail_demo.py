@@ -152,7 +152,7 @@ async def _demonstrate() -> int:
             typer.echo(f"  rule {judgement.rule or 'none'} → {to}; sender {trust}, {may}")
             trial = Trial(loaded, box, ScriptedModel(scripted), True, outbound)
             outcome = await trial.run(mail, judgement)
-            told = trial.told(outcome)
+            told = trial.report(outcome)
             for call in cast("list[dict[str, JsonValue]]", told["tool_calls"]):
                 typer.echo("\n".join(item_lines(call)))
             if outcome.automatic is not None:
