@@ -11,7 +11,7 @@ _INTRODUCTION = """# The flow document
 A version of a flow is one JSON document: what the engine compiles into a statechart, and what a conversation
 runs by from its start to its end. Written from the published schema by
 `python -m flow_engine.documents.page`; a test keeps it complete. The schema itself is served at
-`GET /v1/schemas/flow-version.json`.
+`GET /schemas/flow-version.json`.
 
 What a save refuses and warns of stands in [lint.md](lint.md). Everything that is wrong is told at once, each
 with a JSON pointer. `GET` a version, edit it and `POST` it back: the server writes author and date anew, and

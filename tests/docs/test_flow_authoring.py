@@ -77,4 +77,8 @@ async def test_the_overview_for_models_is_served_as_it_stands() -> None:
         reply = await scene.http.get("/llms.txt")
         assert (reply.status_code, reply.text) == (200, LLMS)
         assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+        addresses = re.findall(r"`(/[\w./-]+)`", LLMS)
+        assert {"/openapi.json", "/schemas/flow-version.json", "/mcp"} <= set(addresses)
+        for address in addresses:
+            assert (await scene.http.get(address)).status_code in {200, 405}, address
     assert (Path(ROOT) / "api" / "llms.txt").read_text(encoding="utf-8") == LLMS
