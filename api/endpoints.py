@@ -143,8 +143,14 @@ class Call(msgspec.Struct, frozen=True):
         return "*" in known or etag in (each.removeprefix("W/") for each in known)
 
     def whole_number(self, name: str, *, at_most: int) -> int:
+        """0 where it is not given."""
         text = self.query(name)
         return 0 if text is None else whole_number(name, text, at_least=0, at_most=at_most)
+
+    def limit(self, default: int, *, at_most: int) -> int:
+        """How many rows are asked for: from 1 on."""
+        text = self.query("limit")
+        return default if text is None else whole_number("limit", text, at_least=1, at_most=at_most)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         text = self.query(name)

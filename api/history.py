@@ -74,7 +74,7 @@ class HistoryRoutes:
             until=call.moment("to"),
             q=call.query("q"),
         )
-        limit = call.whole_number("limit", at_most=ROWS_AT_MOST) or ROWS
+        limit = call.limit(ROWS, at_most=ROWS_AT_MOST)
         cursor = call.query("cursor")
         if EVENT_STREAM in header(call.scope["headers"], b"accept", ""):
             if cursor is not None:
@@ -93,7 +93,7 @@ class HistoryRoutes:
     async def journal(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))
         after = call.whole_number("after", at_most=LARGEST_SEQ)
-        limit = call.whole_number("limit", at_most=ENTRIES_AT_MOST - 1) or ENTRIES
+        limit = call.limit(ENTRIES, at_most=ENTRIES_AT_MOST - 1)
         page = await self._history.journal(conversation, after, limit=limit, reveal=reveals(call))
         return json_response(page)
 
@@ -178,7 +178,9 @@ class HistoryRoutes:
                 parameters=(
                     Parameter("after", "Only entries after this 'seq'", _whole(LARGEST_SEQ)),
                     Parameter(
-                        "limit", f"Entries of a page, {ENTRIES} if not given", _whole(ENTRIES_AT_MOST - 1)
+                        "limit",
+                        f"Entries of a page, {ENTRIES} if not given",
+                        _whole(ENTRIES_AT_MOST - 1, least=1),
                     ),
                     REVEAL,
                 ),
@@ -245,8 +247,8 @@ def reveals(call: Call) -> bool:
     return reveals
 
 
-def _whole(most: int) -> dict[str, object]:
-    return {"type": "integer", "minimum": 0, "maximum": most}
+def _whole(most: int, *, least: int = 0) -> dict[str, object]:
+    return {"type": "integer", "minimum": least, "maximum": most}
 
 
 REVEAL = Parameter(
@@ -264,6 +266,6 @@ _LIST_PARAMETERS = (
     Parameter("from", "Only those that started then or later", {"type": "string", "format": "date-time"}),
     Parameter("to", "Only those that started then or earlier", {"type": "string", "format": "date-time"}),
     Parameter("q", "How the id of the conversation, or of one of its contacts, begins"),
-    Parameter("limit", f"Conversations of a page, {ROWS} if not given", _whole(ROWS_AT_MOST)),
+    Parameter("limit", f"Conversations of a page, {ROWS} if not given", _whole(ROWS_AT_MOST, least=1)),
     Parameter("cursor", "The 'nextCursor' of the page before"),
 )

@@ -234,6 +234,7 @@ class TestLists:
             ("status=open", "status_invalid"),
             ("channel=fax", "channel_invalid"),
             ("limit=1000", "limit_invalid"),
+            ("limit=0", "limit_invalid"),
             ("cursor=x", "cursor_invalid"),
             ("cursor=WzEsMl0=", "cursor_invalid"),
             ("before=1", "parameter_unknown"),
