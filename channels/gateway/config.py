@@ -32,7 +32,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from flow_engine.documents.findings import breaches_of
+from flow_engine.documents.findings import told_of_file
 from flow_engine.errors import CallTheOperator
 
 Kind = Literal["ollama", "openai", "vllm", "gemini"]
@@ -154,14 +154,16 @@ def _twice(names: Iterable[str]) -> list[str]:
 def read_gateway_file(path: Path) -> GatewayFile:
     """Raises CallTheOperator `gateway_config_invalid`: no such file, no TOML, or every field that is wrong
     with its JSON pointer."""
+    raw: dict[str, object] = {}
     try:
-        file = GatewayFile.model_validate(tomllib.loads(path.read_bytes().decode("utf-8")))
+        raw = tomllib.loads(path.read_bytes().decode("utf-8"))
+        file = GatewayFile.model_validate(raw)
     except OSError as error:
         raise _invalid(path, error.strerror or "cannot be read") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _invalid(path, str(error)) from None
     except ValidationError as error:
-        raise _invalid(path, "; ".join(breaches_of(error))) from None
+        raise _invalid(path, told_of_file(error, GatewayFile, raw)) from None
     folder = path.resolve().parent
     workspaces = [
         each.model_copy(update={"path": folder / each.path.expanduser()}) for each in file.workspaces

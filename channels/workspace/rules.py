@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from adapters.models.tools import Verdict, strictest
 from channels.workspace.commands import WRAPPERS, CommandLine, read_line, runs, starts_with
-from flow_engine.documents.findings import breaches_of, problems_of
+from flow_engine.documents.findings import problems_of, told_of_file
 from flow_engine.errors import CallTheOperator
 
 ASKING: Final = frozenset(("write_file", "delete_file", "shell_exec"))
@@ -205,12 +205,14 @@ def read_rules(path: Path) -> Rules:
         return Rules()
     except (OSError, UnicodeDecodeError) as error:
         raise CallTheOperator("rules_invalid", f"{path}: {error}") from None
+    raw: dict[str, object] = {}
     try:
-        return Rules(_RulesFile.model_validate(tomllib.loads(text)).rules)
+        raw = tomllib.loads(text)
+        return Rules(_RulesFile.model_validate(raw).rules)
     except tomllib.TOMLDecodeError as error:
         raise CallTheOperator("rules_invalid", f"{path}: {error}") from None
     except ValidationError as error:
-        raise CallTheOperator("rules_invalid", f"{path}: {'; '.join(breaches_of(error))}") from None
+        raise CallTheOperator("rules_invalid", f"{path}: {told_of_file(error, _RulesFile, raw)}") from None
 
 
 def answers_to(options: Sequence[str]) -> Rules:

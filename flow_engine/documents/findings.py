@@ -130,6 +130,13 @@ def findings_of(
         yield Finding(pointer(*place), code, message)
 
 
+def told_of_file(error: ValidationError, model: type[BaseModel], raw: object) -> str:
+    """What is wrong with an operator's file, which holds `raw`: the first 100 errors with their JSON pointers
+    and what is accepted, in one line."""
+    found = findings_of(error, model, raw, most=100)
+    return "; ".join(f"{each.pointer} {each.message}".strip() for each in found)
+
+
 def _accepted(model: type[BaseModel], place: Place, raw: object) -> list[str]:
     """The properties of the object that has one too many."""
     kind: Any = model

@@ -434,11 +434,11 @@ class TestTheFile:
     @pytest.mark.parametrize(
         ("text", "told"),
         [
-            ("", "/backends Field required"),
+            ("", "/backends 'backends' is required here"),
             ("backends = []", "/backends accepted is at least one backend"),
             (
                 FILE.replace('"ollama"', '"grok"'),
-                "/backends/0/kind Input should be 'ollama', 'openai', 'vllm' or 'gemini'",
+                "/backends/0/kind must be 'ollama', 'openai', 'vllm' or 'gemini', not 'grok'",
             ),
             (
                 FILE.replace("http://127.0.0.1:11434/", "127.0.0.1:11434"),
@@ -453,15 +453,16 @@ class TestTheFile:
                 FILE.replace('"ollama"', '"vllm"') + "num_ctx = 8192\n",
                 "/backends/0 num_ctx and keep_alive are for kind 'ollama'",
             ),
-            (FILE + "wieght = 2\n", "/backends/0/wieght Extra inputs are not permitted"),
-            (FILE + "timeout_s = 0\n", "/backends/0/timeout_s Input should be greater than 0"),
+            (FILE + "wieght = 2\n", "/backends/0/wieght is no property here; nearest are 'weight'"),
+            ("backends = 3", "/backends must be an array, not a number"),
+            (FILE + "timeout_s = 0\n", "/backends/0/timeout_s should be greater than 0"),
             (
                 FILE + FILE + 'fallbacks = ["local", "other"]\n',
                 "two backends are named 'local'; 'local' cannot fall back on 'local'; 'local' "
                 "cannot fall back on 'other'; backends are: local, local",
             ),
         ],
-        ids=["nothing", "none", "kind", "url", "models", "num_ctx", "misspelled", "timeout", "names"],
+        ids=["nothing", "none", "kind", "url", "models", "num_ctx", "misspelled", "type", "timeout", "names"],
     )
     def test_what_cannot_be_meant_is_told_with_its_place(self, tmp_path: Path, text: str, told: str) -> None:
         with pytest.raises(CallTheOperator) as raised:

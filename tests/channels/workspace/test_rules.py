@@ -349,7 +349,7 @@ def test_the_strictest_rule_holds_and_a_rule_replaces_the_table() -> None:  # W2
     [
         ("[[rules", "r.toml"),
         ('[[rules]]\ndecision = "maybe"', "/rules/0/decision"),
-        ('[[rules]]\ndecision = "allow"\ncolour = "x"', "/rules/0/colour"),
+        ('[[rules]]\ndecision = "allow"\ncolour = "x"', "/rules/0/colour is no property here; accepted are"),
         ('[[rules]]\ntool = "x"\ndecision = "allow"', "/rules/0/tool"),
         ('[[rules]]\ndecision = "allow"\ncommand = "a \'b"', "/rules/0"),
         ("[rule]\na = 1", "/rule"),
