@@ -22,18 +22,8 @@ import structlog
 
 from adapters.models.loop import MAX_ITERATIONS
 from adapters.models.tools import Approval, Policy
+from channels.chat import agents
 from channels.chat.accounts import Accounts, AgentRun
-from channels.chat.agents import (
-    ASK_USER,
-    MAX_TOKENS,
-    REFUSE,
-    TEMPERATURE,
-    AskUser,
-    ChatAgent,
-    Refuse,
-    Run,
-    shown,
-)
 from channels.chat.answering import AnswerRequest, ToolTurn
 from channels.chat.frames import FinalState
 from channels.chat.people import People, contact_of, task_note
@@ -64,8 +54,8 @@ _ABOUT_TEXTS: Final = "/human_task_"
 """Begins the commands that tell what a person has decided."""
 
 _OWN_TOOLS: Final = (
-    models.ToolSpec(ASK_USER, AskUser.__doc__ or "", AskUser.model_json_schema()),
-    models.ToolSpec(REFUSE, Refuse.__doc__ or "", Refuse.model_json_schema()),
+    models.ToolSpec(agents.ASK_USER, agents.AskUser.__doc__ or "", agents.AskUser.model_json_schema()),
+    models.ToolSpec(agents.REFUSE, agents.Refuse.__doc__ or "", agents.Refuse.model_json_schema()),
     models.ToolSpec(
         END_CALL,
         "End the conversation. Call it after saying goodbye, when the user needs nothing more.",
@@ -90,8 +80,8 @@ class _Talk:
     tell it that the conversation has moved meanwhile."""
 
     request: AnswerRequest
-    agent: ChatAgent
-    run: Run
+    agent: agents.ChatAgent
+    run: agents.Run
     turn: ToolTurn
     toolbox: Toolbox
     contact: client.Contact
@@ -123,14 +113,14 @@ class FlowAgents:
         self._confirm_s = confirm_s
         self._lists = ToolListCache()
 
-    async def answer(self, request: AnswerRequest, agent: ChatAgent) -> FinalState:
+    async def answer(self, request: AnswerRequest, agent: agents.ChatAgent) -> FinalState:
         state = request.state
         if state.flow is None:
             name = f"{request.ref.session_id}-{request.id}"
             declared = agent.effective.row.flow
             flow_id = "" if declared is None else declared.flow_id
             state.flow = FlowRun(agent=agent.name, flow_id=flow_id, conversation=name, contact=name)
-        run = Run(request.conversation, request.frames)
+        run = agents.Run(request.conversation, request.frames)
         turn = ToolTurn(request, self._policy, self._confirm_s, run)
         account = AgentRun(agent.name, request.id, tool_calls_log=turn.calls_log, uses=run.uses)
         try:
@@ -168,7 +158,7 @@ class FlowAgents:
 
     @asynccontextmanager
     async def _talking(
-        self, request: AnswerRequest, agent: ChatAgent, run: Run, turn: ToolTurn
+        self, request: AnswerRequest, agent: agents.ChatAgent, run: agents.Run, turn: ToolTurn
     ) -> AsyncGenerator[_Talk]:
         contact = contact_of(cast("FlowRun", request.state.flow))
 
@@ -328,21 +318,21 @@ class FlowAgents:
                 *_OWN_TOOLS,
             ],
             model=row.model,
-            max_tokens=MAX_TOKENS,
-            temperature=TEMPERATURE if row.temperature is None else row.temperature,
+            max_tokens=agents.MAX_TOKENS,
+            temperature=agents.TEMPERATURE if row.temperature is None else row.temperature,
             top_p=row.top_p,
             num_ctx=row.num_ctx,
             deltas=True,
             conversation=request.conversation,
         )
-        return await shown(self._model, llm_request, talk.run, hidden=scene.data.approval_required)
+        return await agents.shown(self._model, llm_request, talk.run, hidden=scene.data.approval_required)
 
     async def _called(self, talk: _Talk, scene: _Scene, call: models.ToolCall) -> FinalState | None:
         """Runs a call of the model. The state that ends the answer, None where it goes on."""
         result: JsonValue = {"error": "a person has rejected this text"}
         match call.name:
             case "ask_user" | "refuse":
-                asks = call.name == ASK_USER
+                asks = call.name == agents.ASK_USER
                 text = str(call.arguments.get("question" if asks else "reason", ""))
                 final = await self._uttered(talk, scene, text, "clarifying" if asks else "refused")
                 if final is not None:
