@@ -1,5 +1,5 @@
-"""What the journal costs a request: CPU of the service and of Redis with it and without it, in turns of one
-run.
+"""What the journal costs a request: CPU of the service and of Redis with it and without it, in turns of
+requests of one run.
 
     python -m benchmarks.journal [--blocks 120] [--most 8]
 
@@ -31,11 +31,11 @@ from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from api.auth import LocalOnly
 from benchmarks import documents
-from benchmarks.processes import Cores
+from benchmarks.processes import Cores, cpu_seconds
 from benchmarks.servers import HOST, redis_server
 from flow_engine.ports.clock import SystemClock
 from flow_engine.use_cases import transactor
-from memory.connection import RedisMemory, connect
+from memory.connection import connect
 from service import wiring
 from service.logs import configure_logging
 from service.settings import Settings
@@ -71,11 +71,6 @@ async def ask(app: FastAPI, method: str, path: str, content: bytes) -> Any:
     if sent[0]["status"] >= 400:
         raise RuntimeError(f"{method} {path}: {sent[0]['status']} {sent[1]['body'][:300]!r}")
     return orjson.loads(sent[1]["body"])
-
-
-async def redis_cpu_s(memory: RedisMemory) -> float:
-    info: Any = await memory.driver.client.info("cpu")  # pyright: ignore
-    return info["used_cpu_user"] + info["used_cpu_sys"]
 
 
 class Calls:
@@ -114,8 +109,9 @@ class Calls:
         return "POST", "/v1/handle-utterance", orjson.dumps({**turn, **ids})
 
 
-async def measure(app: FastAPI, memory: RedisMemory, blocks: int) -> Mapping[str, Mapping[bool, Cost]]:
-    """For each call the CPU of a request, with a journal (True) and without."""
+async def measure(app: FastAPI, redis_pid: int, blocks: int) -> Mapping[str, Mapping[bool, Cost]]:
+    """For each call the CPU of a request, with a journal (True) and without: two conversations, which take
+    turns, so that both meet the same machine."""
     document = documents.build_version(TASKS, multi_contact=True)
     flow = await ask(
         app, "POST", "/v1/flows", orjson.dumps({"name": "b", "campaignId": "b", "updatedBy": "b"})
@@ -125,26 +121,29 @@ async def measure(app: FastAPI, memory: RedisMemory, blocks: int) -> Mapping[str
     used: dict[tuple[str, bool], list[Cost]] = defaultdict(list)
     for block in range(blocks):
         for call, request in calls.named.items():
-            for journaled in (True, False) if block % 2 else (False, True):
-                setattr(transactor, "_noted", _NOTED if journaled else lambda *_: None)  # noqa: B010
-                name = f"{call.replace(' ', '-')}-{block}-{journaled}"
-                for each in calls.prepare(name):
-                    await ask(app, *each)
-                of_redis, own = await redis_cpu_s(memory), time.process_time()
-                for number in range(1, BLOCK + 1):
-                    reply = await ask(app, *request(name, number))
+            name = f"{call.replace(' ', '-')}-{block}"
+            for number in range(BLOCK + 1):
+                for journaled in (True, False) if (block + number) % 2 else (False, True):
+                    setattr(transactor, "_noted", _NOTED if journaled else lambda *_: None)  # noqa: B010
+                    if number == 0:
+                        for each in calls.prepare(f"{name}-{journaled}"):
+                            await ask(app, *each)
+                        continue
+                    asked = request(f"{name}-{journaled}", number)
+                    of_redis, own = cpu_seconds(redis_pid), time.process_time()
+                    reply = await ask(app, *asked)
+                    cost = Cost(time.process_time() - own, cpu_seconds(redis_pid) - of_redis)
                     if reply.get("result") is False:
                         raise RuntimeError(f"{call}: {reply}")
-                cost = Cost(time.process_time() - own, await redis_cpu_s(memory) - of_redis)
-                used[call, journaled].append(cost)
+                    used[call, journaled].append(cost)
     return {call: {j: _typical(used[call, j]) for j in (True, False)} for call in calls.named}
 
 
 def _typical(costs: Sequence[Cost]) -> Cost:
-    """Of a request, in seconds: the mean of the middle half of the blocks, so that neither what else the
-    machine does nor a single block decides."""
+    """Of a request, in seconds: the mean of the middle half, so that neither what else the machine does nor a
+    single request decides."""
     of_parts = [sorted(part)[len(part) // 4 : -(len(part) // 4) or None] for part in zip(*costs, strict=True)]
-    return Cost(*(statistics.mean(part) / BLOCK for part in of_parts))
+    return Cost(*(statistics.mean(part) for part in of_parts))
 
 
 async def run(blocks: int, most_percent: float) -> int:
@@ -164,7 +163,7 @@ async def run(blocks: int, most_percent: float) -> int:
             gc.freeze()
             gc.set_threshold(50_000, 50, 100)
             async with service.opened():
-                figures = await measure(service.app, memory, blocks)
+                figures = await measure(service.app, redis.pid, blocks)
     table = Table("Call", "CPU of the service", "CPU of Redis", title="Added by the journal to a request")
     missed = False
     for call, costs in figures.items():
