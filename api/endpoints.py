@@ -125,7 +125,8 @@ class Call(msgspec.Struct, frozen=True):
             if "enum" in schema:
                 self.choice(name, tuple(schema["enum"]))
             elif schema["type"] == "integer":
-                self.whole_number(name, at_most=schema["maximum"])
+                least, most = schema["minimum"], schema["maximum"]
+                whole_number(name, self.query(name) or "", at_least=least, at_most=most)
             elif schema["type"] == "boolean":
                 self.flag(name)
             elif schema.get("format") == "date-time":

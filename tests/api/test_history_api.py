@@ -253,5 +253,6 @@ class TestLists:
             "limit_invalid",
             "parameter_unknown",
         ]
+        assert reply.json()["errors"][2]["message"] == "'limit' is a whole number from 1 to 200"
         flag = await scene.http.get("/v1/conversations/conv-1?reveal=perhaps&after=1")
         assert [error["code"] for error in flag.json()["errors"]] == ["reveal_invalid", "parameter_unknown"]
