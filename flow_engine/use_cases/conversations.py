@@ -33,6 +33,8 @@ from flow_engine.values import utc_text
 from flow_engine.vocabulary import DECISIONS
 
 CLOSURE_HANDLER_TIMEOUT_S = 5.0
+NOT_HEARD = "the closure handler was not heard: "
+NO_ANSWER = "no usable answer: "
 MAX_CALLER_DATA_BYTES = 64 * 1024
 
 
@@ -291,7 +293,7 @@ class Conversations:
         except OutboundRefused:
             return self._failed("refused", "the outbound policy of this service forbids its address")
         except OutboundFailed as trouble:
-            return self._failed("unreachable", f"no usable answer: {trouble}")
+            return self._failed("unreachable", f"{NO_ANSWER}{trouble}")
         if not 200 <= answer.status < 300:
             return replace(
                 self._failed("status", f"it answered with status {answer.status}"), status=answer.status
@@ -302,7 +304,7 @@ class Conversations:
         observer = self._transactor.observer
         observer.count("handler_failures", reason=reason)
         observer.warn("handler_failed", reason=reason)
-        return ClosureVerdict(False, reason, f"the closure handler was not heard: {message}")
+        return ClosureVerdict(False, reason, f"{NOT_HEARD}{message}")
 
     async def erase(
         self, conversation: ConversationRef, idempotency: IdempotencyKey | None = None

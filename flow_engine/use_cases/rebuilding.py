@@ -23,7 +23,7 @@ from flow_engine.runtime.human_part import HumanReport
 from flow_engine.runtime.journal import JournalEntry
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.platform import Platform
-from flow_engine.use_cases.conversations import Conversations, VersionChoice
+from flow_engine.use_cases.conversations import NO_ANSWER, NOT_HEARD, Conversations, VersionChoice
 from flow_engine.use_cases.dialogue import DialogueService, Utterance
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import Versions
@@ -93,7 +93,8 @@ class World(MemoryInHand):
         if isinstance(answered, int):
             return OutboundReply(answered, b"")
         if answered == "unreachable":
-            raise OutboundFailed
+            error = str(self.heard.get("handlerError") or "")
+            raise OutboundFailed(error.removeprefix(NOT_HEARD + NO_ANSWER))
         return OutboundReply(200, b"true" if self.heard.get("closes") is True else b"false")
 
 
