@@ -55,7 +55,8 @@ MAX_BRACKETS = 16
 MAX_DEPTH = 50
 """Levels of the syntax tree: half the interpreter's own limit stays free for the callers."""
 
-_PROSE = r"((?:[^{]++|\{(?![{%#]))*+)"
+# Groups repeat greedily, only sets possessively: Python before 3.11.5 loses matches of possessive groups.
+_PROSE = r"([^{]*+(?:\{(?![{%#])[^{]*+)*)"
 _NAME = re.compile(r"\$?[^\W\d]\w*")
 # Fifteen digits are exact as a float too; a longer literal is a mistake or an attack on int().
 _INTEGER = re.compile(r"[0-9]{1,15}(?![0-9])")
@@ -65,7 +66,7 @@ _SCRIPT = "javascript"
 _PATH = "path"
 _RUN = "run"
 _TAG = "tag"
-_LONE_PATH = r"\$[A-Za-z_][A-Za-z_0-9]{0,60}+(?:\.[A-Za-z_][A-Za-z_0-9]{0,60}+){0,7}+"
+_LONE_PATH = r"\$[A-Za-z_][A-Za-z_0-9]{0,60}+(?:\.[A-Za-z_][A-Za-z_0-9]{0,60}+){0,7}"
 _PROSE_AND_PATH = re.compile(_PROSE + rf"\{{\{{([ \t]*+)({_LONE_PATH})([ \t]*+)\}}\}}")
 """Prose and, behind it, nothing but a path in braces. Longer and other names go by the rules of tokens."""
 _PROSE_AND_BLOCK = re.compile(
@@ -128,7 +129,7 @@ class _DollarLexer(jinja_lexer.Lexer):
         # Up to the first tag, without a look at every alternative before every character.
         tag, data = self.rules["root"]
         prose = re.compile(tag.pattern.pattern.replace("(.*?)", _PROSE, 1), tag.pattern.flags)
-        run = data._replace(pattern=re.compile(rf"(?:{_PROSE_AND_PATH.pattern})++"), tokens=_RUN)
+        run = data._replace(pattern=re.compile(rf"(?:{_PROSE_AND_PATH.pattern})+"), tokens=_RUN)
         block = data._replace(pattern=_PROSE_AND_BLOCK, tokens=(jinja_lexer.TOKEN_DATA, _TAG))
         self.rules["root"] = [run, block, tag._replace(pattern=prose), data]
 
@@ -175,8 +176,8 @@ class _DollarLexer(jinja_lexer.Lexer):
         self, stream: Iterable[tuple[int, str, Any]], name: str | None = None, filename: str | None = None
     ) -> Iterator[jinja_lexer.Token]:
         for line, kind, text in stream:
-            if kind == _RUN:
-                yield jinja_lexer.Token(line, jinja_lexer.TOKEN_DATA, text)
+            if kind == _RUN:  # each of its paths has its line; the end of the source is told by the last
+                yield jinja_lexer.Token(text[-1][0], jinja_lexer.TOKEN_DATA, text)
             elif kind == _TAG:
                 for part, word in _block_tag(text)[1]:
                     yield jinja_lexer.Token(line, part, word)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from jinja2 import Environment
 
 from flow_engine.errors import CorrectTheInput
-from flow_engine.templates import TemplateScope, compile_template, lint_template
+from flow_engine.templates import TemplateScope, compile_template, lint_template, parsing
 from flow_engine.templates.parsing import MAX_SOURCE_BYTES
 
 SCOPE = TemplateScope(
@@ -373,3 +374,16 @@ def test_an_unusable_template_is_refused_or_renders_as_itself_under_a_marker(sou
     rendered = compile_template(source, lenient=True).render(SCOPE).text
     assert rendered.startswith("[template error: line 1: ")
     assert rendered.endswith(source)
+
+
+POSSESSIVE_GROUP = re.compile(r"\)(?:[*+?]|\{[0-9,]+\})\+|\(\?>")
+"""Also a group that is atomic. Python 3.11.0 to 3.11.4 lose matches of them, and leave the text as it is."""
+
+
+def test_no_rule_of_the_lexer_repeats_a_group_possessively() -> None:  # F9
+    rules = [rule for state in parsing._ENVIRONMENT.lexer.rules.values() for rule in state]  # pyright: ignore[reportPrivateUsage]
+    patterns = [rule.pattern.pattern for rule in rules]
+    assert len(patterns) > 10
+    assert [found for found in patterns if POSSESSIVE_GROUP.search(found)] == []
+    assert all(map(POSSESSIVE_GROUP.search, ("(ab)*+", "(ab)++", "(ab){0,7}+", "(?>ab)")))
+    assert not any(map(POSSESSIVE_GROUP.search, ("[ab]*+", "(ab)*", "a{2}+")))
