@@ -109,15 +109,9 @@ class Chart:
     def enter(self, states: StateConfiguration, task_id: str, guard: EntryGuard) -> StateConfiguration:
         """Try to move to a task. The same configuration comes back when the chart does not allow it.
 
-        Where a move leads depends on the configuration alone, so the machine is asked once for each. The
-        guard is asked every time. Raises KeyError for an unknown task.
+        The guard is asked every time. Raises KeyError for an unknown task.
         """
-        reached = self._reached.get((states, task_id))
-        if reached is None:
-            reached = self._send(states, self._events[task_id])
-            if len(self._reached) >= REMEMBERED_MOVES:
-                self._reached.clear()
-            self._reached[states, task_id] = reached
+        reached = self._after(states, self._events[task_id])
         return reached if reached != states and guard.allows(task_id) else states
 
     def placed(self, task_id: str) -> StateConfiguration:
@@ -128,16 +122,16 @@ class Chart:
         return StateConfiguration((ACTIVE, task_state(task_id), *inner))
 
     def human(self, states: StateConfiguration, outcome: HumanOutcome) -> StateConfiguration:
-        return self._send(states, f"human_{outcome}")
+        return self._after(states, f"human_{outcome}")
 
     def pause(self, states: StateConfiguration) -> StateConfiguration:
-        return self._send(states, "contact_ended")
+        return self._after(states, "contact_ended")
 
     def resume(self, states: StateConfiguration) -> StateConfiguration:
-        return self._send(states, "contact_resumed")
+        return self._after(states, "contact_resumed")
 
     def close(self, states: StateConfiguration) -> StateConfiguration:
-        return self._send(states, "conversation_closed")
+        return self._after(states, "conversation_closed")
 
     def moved(self, states: StateConfiguration, task_id: str, new_task_id: str) -> StateConfiguration:
         """The same place in a task that has another id in this version, for migrations. Raises UnknownStates
@@ -214,6 +208,16 @@ class Chart:
             return self._idle.pop()
         except IndexError:
             return self._machine_class()
+
+    def _after(self, states: StateConfiguration, event: str) -> StateConfiguration:
+        """Where an event leads, by the configuration alone: the machine is asked once for each."""
+        reached = self._reached.get((states, event))
+        if reached is None:
+            reached = self._send(states, event)
+            if len(self._reached) >= REMEMBERED_MOVES:
+                self._reached.clear()
+            self._reached[states, event] = reached
+        return reached
 
     def _send(self, states: StateConfiguration, event: str) -> StateConfiguration:
         machine = self._take()
