@@ -16,7 +16,7 @@ import orjson
 from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import TypeAdapter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from api.endpoints import FLOW_VERSION, JSON, NEW_FLOW_VERSION, Endpoint
@@ -209,7 +209,7 @@ _NO_ICON = "data:,"
 
 
 def reference_routes(title: str) -> list[Route]:
-    """The page and the two files that it loads, which are read once. Every URL on it is of this service."""
+    """The page and the two files that it loads. Every URL on it is of this service."""
     page = get_swagger_ui_html(
         openapi_url="openapi.json",
         title=title,
@@ -220,8 +220,8 @@ def reference_routes(title: str) -> list[Route]:
     page.headers["Content-Security-Policy"] = _POLICY
     folder = files("fastapi_swagger") / "resources"
     assets = {
-        f"/docs/{name}": Response(
-            (folder / name).read_bytes(), media_type=kind, headers={"Cache-Control": "public, max-age=86400"}
+        f"/docs/{name}": FileResponse(
+            str(folder / name), media_type=kind, headers={"Cache-Control": "public, max-age=86400"}
         )
         for name, kind in _ASSETS.items()
     }

@@ -1,4 +1,5 @@
-"""Journals of conversations that are over, in the database of the flows: SQLite or MongoDB.
+"""Journals of conversations that are over, in the database of the flows: SQLite here, MongoDB in
+`mongo_archive`.
 
     journals          {tenant_id, conversation_id, first, last, began, origin, kept_until, content}: a part,
                       with {flow_id, tag, started} of its conversation, empty for what an earlier release put
@@ -8,18 +9,14 @@ Times are milliseconds since 1970.
 """
 
 import asyncio
-from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final
 
-from pymongo.errors import DuplicateKeyError
-
 from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.flow_store import ArchivedPart, ArchivedStart, ArchiveTerm
-from flows.mongo_store import MongoDatabase, document_id, mongo_errors_translated
 from flows.sqlite_store import SqliteDatabase
 
 _SCHEMA = (
@@ -51,7 +48,7 @@ class SqliteArchive:
     async def put(
         self, conversation: ConversationRef, parts: Sequence[ArchivedPart], origin: str, term: ArchiveTerm
     ) -> bool:
-        (tenant_id, conversation_id), until = conversation, _ms(term.kept_until)
+        (tenant_id, conversation_id), until = conversation, epoch_ms(term.kept_until)
         for part in parts:
             # One statement: an erasure is before it, and is seen, or after it, and takes the part along.
             kept = await self._rows(
@@ -65,7 +62,7 @@ class SqliteArchive:
                 (
                     *(tenant_id, conversation_id, part.first, part.last, part.began),
                     *(origin, until, part.content),
-                    *(tenant_id, _digest(conversation), _ms(term.ended_at)),
+                    *(tenant_id, digest_of(conversation), epoch_ms(term.ended_at)),
                 ),
             )
             if not kept:
@@ -73,7 +70,7 @@ class SqliteArchive:
         await self._rows(
             "UPDATE journals SET kept_until = ?, flow_id = ?, tag = ?, started = ? "
             "WHERE tenant_id = ? AND conversation_id = ?",
-            (until, term.flow_id, term.tag, _ms(term.started_at), tenant_id, conversation_id),
+            (until, term.flow_id, term.tag, epoch_ms(term.started_at), tenant_id, conversation_id),
         )
         return True
 
@@ -88,7 +85,7 @@ class SqliteArchive:
         rows = await self._rows(
             "SELECT first, last, began, content FROM journals WHERE tenant_id = ? AND conversation_id = ? "
             "AND last > ? AND kept_until > ? ORDER BY first LIMIT ?",
-            (*conversation, after, _ms(now), -1 if at_most is None else at_most),
+            (*conversation, after, epoch_ms(now), -1 if at_most is None else at_most),
         )
         return [ArchivedPart(*row) for row in rows]
 
@@ -102,7 +99,10 @@ class SqliteArchive:
         at_most: int,
         now: datetime,
     ) -> Sequence[ArchivedStart]:
-        wanted, parameters = "tenant_id = ? AND tag = ? AND kept_until > ?", [tenant_id, tag, _ms(now)]
+        wanted, parameters = (
+            "tenant_id = ? AND tag = ? AND kept_until > ?",
+            [tenant_id, tag, epoch_ms(now)],
+        )
         if flow_id is not None:
             wanted, parameters = f"{wanted} AND flow_id = ?", [*parameters, flow_id]
         if before is not None:
@@ -127,7 +127,7 @@ class SqliteArchive:
             await self._rows(
                 "INSERT INTO erased_journals (tenant_id, digest, erased_at) VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET erased_at = max(erased_at, excluded.erased_at)",
-                (conversation.tenant_id, _digest(conversation), _ms(removed_at)),
+                (conversation.tenant_id, digest_of(conversation), epoch_ms(removed_at)),
             )
         gone = await self._rows(
             "DELETE FROM journals WHERE tenant_id = ? AND conversation_id = ? RETURNING 1",
@@ -143,9 +143,9 @@ class SqliteArchive:
         gone = await self._rows(
             "DELETE FROM journals WHERE rowid IN "
             "(SELECT rowid FROM journals WHERE kept_until <= ? ORDER BY kept_until LIMIT ?) RETURNING 1",
-            (_ms(now), at_most),
+            (epoch_ms(now), at_most),
         )
-        await self._rows("DELETE FROM erased_journals WHERE erased_at < ?", (_ms(erased_before),))
+        await self._rows("DELETE FROM erased_journals WHERE erased_at < ?", (epoch_ms(erased_before),))
         return len(gone)
 
     async def _columns(self) -> set[str]:
@@ -167,136 +167,11 @@ class SqliteArchive:
         return await self._database.rows(statement, parameters)
 
 
-class MongoArchive:
-    """Implements `JournalArchive`. Without transactions: what is put is looked at again after an erasure."""
-
-    def __init__(self, database: MongoDatabase) -> None:
-        self._database = database
-        self._is_indexed = False
-
-    async def put(
-        self, conversation: ConversationRef, parts: Sequence[ArchivedPart], origin: str, term: ArchiveTerm
-    ) -> bool:
-        ended, until = _ms(term.ended_at), _ms(term.kept_until)
-        journals = self._database.collection("journals")
-        if await self._is_erased(conversation, ended):
-            return False
-        with mongo_errors_translated():
-            if not self._is_indexed:
-                await journals.create_index([("kept_until", 1)])
-                await journals.create_index([("tenant_id", 1), ("origin", 1)])
-                await journals.create_index([("tenant_id", 1), ("tag", 1), ("started", -1)])
-                await journals.create_index([("tenant_id", 1), ("conversation_id", 1), ("first", 1)])
-                self._is_indexed = True
-            for part in parts:
-                own = document_id(conversation.tenant_id, f"{conversation.conversation_id}/{part.first}")
-                document = {
-                    "_id": own,
-                    "tenant_id": conversation.tenant_id,
-                    "conversation_id": conversation.conversation_id,
-                    "first": part.first,
-                    "last": part.last,
-                    "began": part.began,
-                    "origin": origin,
-                    "kept_until": until,
-                    "content": b64encode(part.content).decode(),  # not every server replaces binaries
-                }
-                try:
-                    await journals.replace_one(
-                        {"_id": own, "last": {"$lte": part.last}}, document, upsert=True
-                    )
-                except DuplicateKeyError:
-                    continue  # a longer one is there
-            start = {"flow_id": term.flow_id, "tag": term.tag, "started": _ms(term.started_at)}
-            await journals.update_many(_of(conversation), {"$set": {"kept_until": until, **start}})
-        if await self._is_erased(conversation, ended):
-            await self.remove(conversation, removed_at=None)
-            return False
-        return True
-
-    async def parts(
-        self,
-        conversation: ConversationRef,
-        *,
-        after: int = 0,
-        at_most: int | None = None,
-        now: datetime | None = None,
-    ) -> Sequence[ArchivedPart]:
-        wanted = {**_of(conversation), "last": {"$gt": after}, "kept_until": {"$gt": _ms(now)}}
-        with mongo_errors_translated():
-            cursor = self._database.collection("journals").find(wanted).sort([("first", 1)])
-            found = await cursor.limit(at_most or 0).to_list()
-        return [ArchivedPart(f["first"], f["last"], f["began"], b64decode(f["content"])) for f in found]
-
-    async def begun_by(
-        self,
-        tenant_id: str,
-        tag: str,
-        *,
-        flow_id: str | None,
-        before: ArchivedStart | None,
-        at_most: int,
-        now: datetime,
-    ) -> Sequence[ArchivedStart]:
-        wanted: dict[str, object] = {"tenant_id": tenant_id, "tag": tag, "kept_until": {"$gt": _ms(now)}}
-        wanted |= {} if flow_id is None else {"flow_id": flow_id}
-        wanted |= {} if before is None else {"started": {"$lte": before.started}}
-        beyond = None if before is None else (before.started, before.conversation_id)
-        found: dict[str, ArchivedStart] = {}
-        with mongo_errors_translated():
-            cursor = self._database.collection("journals").find(
-                wanted, {"_id": 0, "conversation_id": 1, "started": 1}
-            )
-            async for part in cursor.sort([("started", -1), ("conversation_id", -1)]):
-                id, started = part["conversation_id"], part["started"]
-                if len(found) == at_most and id not in found:
-                    break
-                if beyond is None or (started, id) < beyond:
-                    found[id] = ArchivedStart(id, started)
-        return list(found.values())
-
-    async def forks(self, conversation: ConversationRef) -> Sequence[str]:
-        wanted = {"tenant_id": conversation.tenant_id, "origin": conversation.conversation_id}
-        with mongo_errors_translated():
-            found = await self._database.collection("journals").find(wanted).to_list()
-        return sorted({each["conversation_id"] for each in found})
-
-    async def remove(self, conversation: ConversationRef, *, removed_at: datetime | None) -> None:
-        with mongo_errors_translated():
-            if removed_at is not None:
-                own = document_id(conversation.tenant_id, _digest(conversation))
-                document = {"_id": own, "tenant_id": conversation.tenant_id, "erased_at": _ms(removed_at)}
-                await self._database.collection("erased_journals").replace_one(
-                    {"_id": own}, document, upsert=True
-                )
-            await self._database.collection("journals").delete_many(_of(conversation))
-
-    async def prune(self, now: datetime, *, at_most: int, erased_before: datetime) -> int:
-        journals = self._database.collection("journals")
-        with mongo_errors_translated():
-            found = await journals.find({"kept_until": {"$lte": _ms(now)}}).limit(at_most).to_list()
-            for each in found:
-                await journals.delete_one({"_id": each["_id"]})
-            await self._database.collection("erased_journals").delete_many(
-                {"erased_at": {"$lt": _ms(erased_before)}}
-            )
-        return len(found)
-
-    async def _is_erased(self, conversation: ConversationRef, ended: int) -> bool:
-        own = document_id(conversation.tenant_id, _digest(conversation))
-        with mongo_errors_translated():
-            found = await self._database.collection("erased_journals").find_one({"_id": own})
-        return found is not None and found["erased_at"] >= ended
-
-
-def _of(conversation: ConversationRef) -> dict[str, Any]:
-    return {"tenant_id": conversation.tenant_id, "conversation_id": conversation.conversation_id}
-
-
-def _digest(conversation: ConversationRef) -> str:
+def digest_of(conversation: ConversationRef) -> str:
+    """What an erased conversation is known by, without its name: hexadecimal digits."""
     return sha256("\0".join(conversation).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _ms(moment: datetime | None) -> int:
+def epoch_ms(moment: datetime | None) -> int:
     """0 for none: before everything."""
     return 0 if moment is None else int(moment.timestamp() * 1000)

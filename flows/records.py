@@ -1,4 +1,4 @@
-"""Tables of JSON documents in the database of the flows, SQLite or MongoDB.
+"""Tables of JSON documents in the database of the flows: SQLite here, MongoDB in `mongo_records`.
 
 A document is kept as JSON text in both: MongoDB's own documents refuse names with a `$` or a dot in front,
 which templates have, and lose integers beyond 64 bits.
@@ -12,10 +12,9 @@ import orjson
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.records import RECORD_TABLES, Record, RecordTable
 from flow_engine.values import JsonValue
-from flows.mongo_store import MongoDatabase, document_id, insert_document, mongo_errors_translated
 from flows.sqlite_store import SqliteDatabase
 
-_COLUMNS: Final = "id, parent, position, serial, record"
+COLUMNS: Final = "id, parent, position, serial, record"
 
 _READABLE: Final[Mapping[str, Sequence[str]]] = {
     "agent_runs": (
@@ -28,7 +27,7 @@ _READABLE: Final[Mapping[str, Sequence[str]]] = {
 """Columns that SQLite computes from a document, for whoever reads the tables with SQL (M14)."""
 
 
-_LATEST: Final = ("chat_decisions",)
+LATEST: Final = ("chat_decisions",)
 """Tables that are read the newest first, whatever the parent."""
 
 
@@ -46,9 +45,9 @@ class SqliteRecords:
     async def insert(self, tenant_id: str, record: Record) -> bool:
         await self._make()
         return await self._database.change(
-            f"INSERT INTO {self._table} (tenant_id, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) "  # noqa: S608
+            f"INSERT INTO {self._table} (tenant_id, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) "  # noqa: S608
             "ON CONFLICT DO NOTHING",
-            (tenant_id, record.id, record.parent, record.position, record.serial, _text(record)),
+            (tenant_id, record.id, record.parent, record.position, record.serial, text_of(record)),
         )
 
     async def replace(self, tenant_id: str, record: Record, expected_serial: int) -> bool:
@@ -57,7 +56,7 @@ class SqliteRecords:
             f"UPDATE {self._table} SET parent = ?, position = ?, serial = ?, record = ? "  # noqa: S608
             "WHERE tenant_id = ? AND id = ? AND serial = ?",
             (
-                *(record.parent, record.position, record.serial, _text(record)),
+                *(record.parent, record.position, record.serial, text_of(record)),
                 *(tenant_id, record.id, expected_serial),
             ),
         )
@@ -65,10 +64,10 @@ class SqliteRecords:
     async def get(self, tenant_id: str, record_id: str) -> Record | None:
         await self._make()
         rows = await self._database.rows(
-            f"SELECT {_COLUMNS} FROM {self._table} WHERE tenant_id = ? AND id = ?",  # noqa: S608
+            f"SELECT {COLUMNS} FROM {self._table} WHERE tenant_id = ? AND id = ?",  # noqa: S608
             (tenant_id, record_id),
         )
-        return _of_row(rows[0]) if rows else None
+        return record_of(rows[0]) if rows else None
 
     async def list(
         self,
@@ -81,7 +80,7 @@ class SqliteRecords:
         await self._make()
         of_parent, behind, order = ("AND parent = ? ", ">", "") if parent is not None else ("", "<", " DESC")
         rows = await self._database.rows(
-            f"SELECT {_COLUMNS} FROM {self._table} WHERE tenant_id = ? {of_parent}"  # noqa: S608
+            f"SELECT {COLUMNS} FROM {self._table} WHERE tenant_id = ? {of_parent}"  # noqa: S608
             f"{'' if after is None else f'AND (position, id) {behind} (?, ?) '}"
             f"ORDER BY position{order}, id{order} LIMIT ?",
             (
@@ -89,7 +88,7 @@ class SqliteRecords:
                 *(*(after or ()), -1 if limit is None else limit),
             ),
         )
-        return [_of_row(row) for row in rows]
+        return [record_of(row) for row in rows]
 
     async def delete(self, tenant_id: str, record_id: str, expected_serial: int) -> bool:
         await self._make()
@@ -113,7 +112,7 @@ class SqliteRecords:
             f"ON {self._table} (tenant_id, parent, position)",
             (),
         )
-        if self._table in _LATEST:
+        if self._table in LATEST:
             await self._database.rows(
                 f"CREATE INDEX IF NOT EXISTS {self._table}_latest ON {self._table} (tenant_id, position, id)",
                 (),
@@ -136,89 +135,13 @@ class SqliteRecords:
         self._is_made = True
 
 
-class MongoRecords:
-    """Implements `RecordStore`. A collection of `{_id, tenant_id, id, parent, position, serial, record}`."""
-
-    def __init__(self, database: MongoDatabase, table: RecordTable) -> None:
-        self._database = database
-        self._table = table
-        self._is_indexed = False
-
-    async def insert(self, tenant_id: str, record: Record) -> bool:
-        if not self._is_indexed:
-            with mongo_errors_translated():
-                collection = self._database.collection(self._table)
-                await collection.create_index([("tenant_id", 1), ("parent", 1), ("position", 1)])
-                if self._table in _LATEST:
-                    await collection.create_index([("tenant_id", 1), ("position", 1), ("id", 1)])
-            self._is_indexed = True
-        return await insert_document(self._database.collection(self._table), _document(tenant_id, record))
-
-    async def replace(self, tenant_id: str, record: Record, expected_serial: int) -> bool:
-        with mongo_errors_translated():
-            result = await self._database.collection(self._table).replace_one(
-                {"_id": document_id(tenant_id, record.id), "serial": expected_serial},
-                _document(tenant_id, record),
-            )
-        return result.matched_count == 1
-
-    async def get(self, tenant_id: str, record_id: str) -> Record | None:
-        with mongo_errors_translated():
-            found = await self._database.collection(self._table).find_one(
-                {"_id": document_id(tenant_id, record_id)}
-            )
-        return None if found is None else _of_document(found)
-
-    async def list(
-        self,
-        tenant_id: str,
-        parent: str | None = "",
-        *,
-        after: tuple[int, str] | None = None,
-        limit: int | None = None,
-    ) -> Sequence[Record]:
-        wanted: dict[str, Any] = {"tenant_id": tenant_id}
-        way, behind = (-1, "$lt") if parent is None else (1, "$gt")
-        if parent is not None:
-            wanted["parent"] = parent
-        if after is not None:
-            position, record_id = after
-            beside = {"position": position, "id": {behind: record_id}}
-            wanted["$or"] = [{"position": {behind: position}}, beside]
-        with mongo_errors_translated():
-            cursor = self._database.collection(self._table).find(wanted)
-            found = await cursor.sort([("position", way), ("id", way)]).limit(limit or 0).to_list()
-        return [_of_document(each) for each in found]
-
-    async def delete(self, tenant_id: str, record_id: str, expected_serial: int) -> bool:
-        with mongo_errors_translated():
-            result = await self._database.collection(self._table).delete_one(
-                {"_id": document_id(tenant_id, record_id), "serial": expected_serial}
-            )
-        return result.deleted_count == 1
-
-
-def _document(tenant_id: str, record: Record) -> dict[str, Any]:
-    return {
-        "_id": document_id(tenant_id, record.id),
-        "tenant_id": tenant_id,
-        "id": record.id,
-        "parent": record.parent,
-        "position": record.position,
-        "serial": record.serial,
-        "record": _text(record),
-    }
-
-
-def _of_document(found: dict[str, Any]) -> Record:
-    return _of_row(tuple(found[column] for column in _COLUMNS.split(", ")))
-
-
-def _text(record: Record) -> str:
+def text_of(record: Record) -> str:
+    """The document as JSON."""
     return orjson.dumps(dict(record.body)).decode()
 
 
-def _of_row(row: tuple[Any, ...]) -> Record:
+def record_of(row: tuple[Any, ...]) -> Record:
+    """Of a row of `COLUMNS`. Raises CallTheOperator `stored_record_unreadable`."""
     record_id, parent, position, serial, text = cast("tuple[str, str, int, int, str]", row)
     try:
         body: object = orjson.loads(text)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flow_engine.testing import replay_page as replay_reports
     from flow_engine.testing import report as scenario_results
     from flow_engine.testing import simulation, yaml_text
+    from flows import mongo_archive, mongo_records, mongo_store
     from memory import in_process as in_process_memory
     from service import (
         background,
@@ -65,6 +66,9 @@ __all__ = [
     "mail_serve",
     "memory_notices",
     "model_providers",
+    "mongo_archive",
+    "mongo_records",
+    "mongo_store",
     "outbound_policy",
     "recorded_tests",
     "replay_reports",
@@ -97,6 +101,9 @@ _ELSEWHERE = {
     "gateway_usage": "channels.gateway.usage",
     "in_process_memory": "memory.in_process",
     "model_providers": "adapters.models.providers",
+    "mongo_archive": "flows.mongo_archive",
+    "mongo_records": "flows.mongo_records",
+    "mongo_store": "flows.mongo_store",
     "outbound_policy": "adapters.outbound.policy",
     "recorded_tests": "flow_engine.testing.recorded_test",
     "replay_reports": "flow_engine.testing.replay_page",

@@ -90,9 +90,8 @@ from flow_engine.use_cases.scoring import Scoring
 from flow_engine.use_cases.submissions import Submission, Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.versions_in_use import Versions, VersionsInUse
-from flows.archive import MongoArchive, SqliteArchive
-from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
-from flows.records import MongoRecords, SqliteRecords
+from flows.archive import SqliteArchive
+from flows.records import SqliteRecords
 from flows.samples import install_samples
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.call_budget import RedisCallBudget
@@ -113,7 +112,7 @@ Scrape = Callable[[], Awaitable[bytes]]
 class FlowDatabase:
     """A flow database with the two stores on it."""
 
-    connection: SqliteDatabase | MongoDatabase
+    connection: SqliteDatabase | late.mongo_store.MongoDatabase
     flows: FlowStore
     versions: VersionStore
 
@@ -139,8 +138,9 @@ def new_id() -> str:
 def open_flow_database(settings: Settings) -> FlowDatabase:
     """MongoDB where its URL is set, else SQLite. Raises CallTheOperator `data_dir_unusable`."""
     if settings.mongo_url is not None:
-        mongo = MongoDatabase(settings.mongo_url)
-        return FlowDatabase(mongo, MongoFlowStore(mongo), MongoVersionStore(mongo))
+        stores = late.mongo_store
+        mongo = stores.MongoDatabase(settings.mongo_url)
+        return FlowDatabase(mongo, stores.MongoFlowStore(mongo), stores.MongoVersionStore(mongo))
     try:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -154,7 +154,7 @@ def records_of(database: FlowDatabase, table: RecordTable) -> RecordStore:
     connection = database.connection
     if isinstance(connection, SqliteDatabase):
         return SqliteRecords(connection, table)
-    return MongoRecords(connection, table)
+    return late.mongo_records.MongoRecords(connection, table)
 
 
 def kept_journal(
@@ -163,7 +163,7 @@ def kept_journal(
     """The journals in Redis and in the archive."""
     connection = database.connection
     sqlite = isinstance(connection, SqliteDatabase)
-    archive = SqliteArchive(connection) if sqlite else MongoArchive(connection)
+    archive = SqliteArchive(connection) if sqlite else late.mongo_archive.MongoArchive(connection)
     kept = timedelta(days=settings.journal_days)
     schedule = RedisJobSchedule(memory.driver).schedule
     return KeptJournal(memory.journal, memory.listing, archive, versions, clock, kept, schedule)

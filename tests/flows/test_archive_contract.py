@@ -9,7 +9,8 @@ import pytest
 
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.flow_store import ArchivedPart, ArchivedStart, ArchiveTerm, JournalArchive
-from flows.archive import MongoArchive, SqliteArchive
+from flows.archive import SqliteArchive
+from flows.mongo_archive import MongoArchive
 from flows.mongo_store import MongoDatabase
 from flows.sqlite_store import FILE_NAME, SqliteDatabase
 

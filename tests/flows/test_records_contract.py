@@ -10,8 +10,9 @@ import pytest
 
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.records import Record, RecordStore
+from flows.mongo_records import MongoRecords
 from flows.mongo_store import MongoDatabase
-from flows.records import MongoRecords, SqliteRecords
+from flows.records import SqliteRecords
 from flows.sqlite_store import SqliteDatabase
 
 pytestmark = pytest.mark.anyio

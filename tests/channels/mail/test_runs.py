@@ -14,8 +14,9 @@ from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide
 from flow_engine.ports.records import RecordStore
 from flow_engine.use_cases import agent_runs
 from flow_engine.use_cases.agent_runs import AgentRuns
+from flows.mongo_records import MongoRecords
 from flows.mongo_store import MongoDatabase
-from flows.records import MongoRecords, SqliteRecords
+from flows.records import SqliteRecords
 from flows.sqlite_store import SqliteDatabase
 
 pytestmark = pytest.mark.anyio
