@@ -95,6 +95,11 @@ class ConversationState:
         """The conversation's time is over: it closes with its contact, the next one starts anew (F28)."""
         return self.session.deadline is not None and self.now >= self.session.deadline
 
+    @property
+    def closes_with_contact(self) -> bool:
+        """A single contact closes, and one that outlasts the time limit."""
+        return not self.multi_contact or self.expired
+
     def phase_after(self, contact_id: str) -> Phase:
         """What the conversation was when a contact ended, whatever has come since."""
         own = self.session.own_contacts

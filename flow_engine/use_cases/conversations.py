@@ -1,6 +1,7 @@
 """The agents' use cases on contacts and tasks (F28–F30, F34)."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 import orjson
@@ -54,6 +55,10 @@ class ClosureVerdict:
     reason: str = ""
     error: str | None = None
     status: int | None = None
+
+
+class _TurnsNeeded(Exception):
+    """The end of a contact is summed up: what was said has to be read with the conversation."""
 
 
 def check_caller_data(contact: NewContact) -> None:
@@ -229,21 +234,20 @@ class Conversations:
         handler has 5 seconds; a failure of it is in the reply, `ContactEndReply` as JSON."""
         verdicts: dict[str, ClosureVerdict] = {}
 
-        async def decide(loaded: LoadedConversation) -> Transition:
+        async def decide(loaded: LoadedConversation, *, with_turns: bool) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
             contact = runner.require_contact(contact_id)
             summary = runner.remembered(contact)
             error, closes, handler = None, False, None
             if contact_id == runner.session.active_contact_id:
+                if not (with_turns or runner.closes_with_contact):
+                    raise _TurnsNeeded
                 task_id = runner.task.id
                 if task_id not in verdicts:  # asked once, however often the commit is tried
                     verdicts[task_id] = await self._closes(runner, contact_id, reason)
                 verdict = verdicts[task_id]
-                closes, error, handler = (
-                    verdict.closes,
-                    verdict.error,
-                    verdict.status or verdict.reason or None,
-                )
+                closes, error = verdict.closes, verdict.error
+                handler = verdict.status or verdict.reason or None
                 if not closes:
                     summary = await self._summary(runner, contact_id, contact, reason)
                 runner.end_contact(reason, closes=closes, summary=summary)
@@ -264,16 +268,19 @@ class Conversations:
             )
             return Transition(runner, ReplyTemplate(orjson.dumps(reply)), asked)
 
-        return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
+        run = self._transactor.run
+        try:  # most ends close, and then nobody reads what was said
+            return await run(conversation, idempotency, partial(decide, with_turns=False))
+        except _TurnsNeeded:
+            return await run(conversation, idempotency, partial(decide, with_turns=True), with_turns=True)
 
     async def _closes(
         self, runner: ConversationalFlowRunner, contact_id: str, reason: str | None
     ) -> ClosureVerdict:
-        """A single contact closes, and one that outlasts the time limit; over several the handler is asked,
-        whose failure does not close."""
-        closure = runner.closure
-        if not closure.multi_contact or runner.expired:
+        """Over several contacts the handler is asked, whose failure does not close."""
+        if runner.closes_with_contact:
             return ClosureVerdict(True)
+        closure = runner.closure
         if closure.custom_handler is None:
             return ClosureVerdict(False)
         session = runner.session
