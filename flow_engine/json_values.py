@@ -19,9 +19,9 @@ def rough_size(value: object) -> int:
         part = waiting.pop()
         if isinstance(part, str):
             size += len(part) + 2
-        elif part is None:
+        elif part is None or isinstance(part, (int, float)):  # what is left is looked up slowly
             size += 2
-        elif isinstance(part, dict | Mapping):  # what is no dict is looked up slowly
+        elif isinstance(part, (dict, Mapping)):
             items = cast("Mapping[str, object]", part)
             size += sum(map(len, items))
             waiting.extend(items.values())

@@ -298,22 +298,24 @@ def _at_most(transition: Transition) -> int | float:
     """A bound of the size that is had without a look at what was stored before: looking at every text takes
     longer than a step. Its rough size is at most twice its bytes."""
     runner, loaded = transition.runner, transition.runner.loaded
-    before: Mapping[str, Contact] = {} if loaded.session is None else loaded.session.contacts
-    if before and not loaded.stored_bytes:
+    before = loaded.session
+    if before is not None and not loaded.stored_bytes:
         return inf
     texts, parts = 0, list[object]([entry.value for entry in (transition.set_tools or {}).values()])
-    for contact_id, contact in runner.session.contacts.items():
-        if contact_id not in before or contact.data is not before[contact_id].data:
-            parts.append(contact.data)
+    if runner.session is not before:
+        contacts: Mapping[str, Contact] = {} if before is None else before.contacts
+        for contact_id, contact in runner.session.contacts.items():
+            if contact_id not in contacts or contact.data is not contacts[contact_id].data:
+                parts.append(contact.data)
+        task = runner.session.task
+        if before is None or task is not before.task:
+            texts += len(task.global_prompt) + len(task.prompt) + _TEXT_REST
+            texts += sum([len(id) + len(text) + _TEXT_REST for id, text in task.descriptions.items()])
     if runner.tenant is not loaded.tenant:
         parts.append(runner.tenant)
     if runner.memory is not loaded.merged:
         parts.append([entry.value for entry in runner.memory.values() if entry.value is not None])
         texts += _NULL_SIZE * len(runner.memory)
-    if loaded.session is None or runner.session.task is not loaded.session.task:
-        task = runner.session.task
-        texts += len(task.global_prompt) + len(task.prompt) + _TEXT_REST
-        texts += sum([len(id) + len(text) + _TEXT_REST for id, text in task.descriptions.items()])
     if runner.previous_contacts is not loaded.previous_contacts:
         parts += [contact.resume for contact in runner.previous_contacts]
     former = sum([other.turn_bytes + FORMER_BYTES for other in loaded.former])
