@@ -263,10 +263,12 @@ def _breaches_of_sender(at: int, write: MemoryWrite, contacts: Collection[str]) 
 def encode_entry(entry: MemoryEntry) -> bytes:
     """`{updatedBy, updatedAt, type, value, contactId, descriptionForLLM}` as JSON (F17)."""
     moment = entry.updated_at
+    if moment is not None and moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
     return _write_entry(
         _StoredEntry(
             entry.updated_by,
-            None if moment is None else values.utc_text(moment),
+            moment,
             entry.type,
             entry.value,
             entry.contact_id,
@@ -279,7 +281,7 @@ class _StoredEntry(msgspec.Struct, frozen=True, rename="camel"):
     """In the order of its stored form."""
 
     updated_by: str | None
-    updated_at: str | None
+    updated_at: datetime | None
     type: str
     value: JsonValue
     contact_id: str
