@@ -49,11 +49,11 @@ class _EachNew(HeldConversations):
 
     @property
     def weight(self) -> int:
-        return int(self._cache.currsize)
+        return self._bytes
 
     @property
     def number(self) -> int:
-        return len(self._cache)
+        return len(self._held)
 
 
 async def measure(conversations: int, cores: Cores) -> bool:

@@ -4,10 +4,10 @@ Nothing here is believed: a read asks Redis whether the state is still the store
 that state alone. So replicas share nothing, and a process without memory of anything is only slower.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
 
 import msgspec
-from cachetools import LRUCache
 
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
 from flow_engine.runtime.memory import MemoryEntry
@@ -39,15 +39,16 @@ class HeldConversations:
     """The least recently used give way. Sizes in bytes."""
 
     def __init__(self, most_bytes: int = HELD_BYTES) -> None:
-        self._cache: LRUCache[ConversationRef, Held] = LRUCache(
-            most_bytes, getsizeof=lambda held: held.weight
-        )
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._held: OrderedDict[ConversationRef, Held] = OrderedDict()
 
     def get(self, conversation: ConversationRef) -> LoadedConversation | None:
-        try:
-            return self._cache[conversation].loaded
-        except KeyError:
+        held = self._held.get(conversation)
+        if held is None:
             return None
+        self._held.move_to_end(conversation)
+        return held.loaded
 
     def read(
         self, conversation: ConversationRef, loaded: LoadedConversation, session_bytes: int, rest_bytes: int
@@ -70,7 +71,7 @@ class HeldConversations:
 
         `session_bytes` and `rest_bytes` are what was written, in stored bytes.
         """
-        held = self._cache.get(conversation)
+        held = self._held.get(conversation)
         if changes.new_memory is not None:
             held = Held(LoadedConversation(), session_bytes, 0, rest_bytes)
         elif held is None or held.loaded.state != state_before:
@@ -85,13 +86,19 @@ class HeldConversations:
         self._put(conversation, Held(after, session_bytes, rest_bytes, held.rest_read))
 
     def forget(self, conversation: ConversationRef) -> None:
-        self._cache.pop(conversation, None)
+        held = self._held.pop(conversation, None)
+        if held is not None:
+            self._bytes -= held.weight
 
     def _put(self, conversation: ConversationRef, held: Held) -> None:
-        if held.weight <= self._cache.maxsize:
-            self._cache[conversation] = held
-        else:
-            self.forget(conversation)
+        self.forget(conversation)
+        if held.weight > self._most_bytes:
+            return
+        self._held[conversation] = held
+        self._bytes += held.weight
+        while self._bytes > self._most_bytes:
+            _, oldest = self._held.popitem(last=False)
+            self._bytes -= oldest.weight
 
 
 def _after(
