@@ -1,7 +1,7 @@
 -- Commits one step of a conversation as a whole, or leaves everything as it was.
 -- KEYS: snapshot tenant mined tools previous utterances messages journal segments outbox reply
 -- KEYS: definition jobs index
--- ARGV: expected_revision lifetime definition_lifetime stamp
+-- ARGV: expected_revision lifetime stamp
 -- OPTIONS: expected_memory_revision expected_mining_revision expected_state now
 -- OPTIONS: reply_prefix reply_lifetime reply_head reply_has_tail reply_tail reply_when_seen
 -- OPTIONS: new_revision session version_id message_id message turn turns_kept turn_bytes_kept messages_kept
@@ -435,7 +435,7 @@ if reset or #arg.set_tools + #arg.set_mined > 0 then
 end
 local definition_present = 1
 if key.definition then
-  definition_present = redis.call('EXPIRE', key.definition, arg.definition_lifetime)
+  definition_present = redis.call('EXPIRE', key.definition, 2 * arg.lifetime)
 end
 if begins and not reset then
   sizes = sizes_of(key)

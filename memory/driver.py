@@ -13,7 +13,7 @@ It never repeats a command by itself: a write that is repeated after a lost repl
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from pathlib import Path
@@ -33,13 +33,12 @@ end
 position = position + 1 + 2 * options
 setmetatable(arg, {__index = function() return '' end})
 """
-_LIST_READER = """local function next_list()
-  local list, length = {}, tonumber(ARGV[position + 1])
-  for i = 1, length do
-    list[i] = ARGV[position + 1 + i]
+_LISTS = """while position < #ARGV do
+  local name, list, last = ARGV[position + 1], {}, position + 2 + tonumber(ARGV[position + 2])
+  for i = position + 3, last do
+    list[#list + 1] = ARGV[i]
   end
-  position = position + 1 + length
-  return list
+  arg[name], position = list, last
 end
 """
 
@@ -50,7 +49,8 @@ class Script:
 
     `-- KEYS:`, `-- ARGV:`, `-- OPTIONS:` and `-- LISTS:` list names, over as many lines as needed; the script
     finds them as `key.name` and `arg.name`, a list as a table of texts. Their order is nowhere else. Keys may
-    be left out from the end: they are nil then. An option may be left out, and costs nothing: it is "" then.
+    be left out from the end: they are nil then. Options and lists may be left out, and cost nothing: the
+    script finds "" and an empty table then.
     `-- WITH:` names files of functions that stand before the script.
     """
 
@@ -58,8 +58,8 @@ class Script:
     sha: str
     keys: tuple[str, ...]
     scalars: tuple[str, ...]
-    lists: tuple[str, ...]
-    options: frozenset[str] = frozenset()
+    lists: Collection[str]
+    options: Collection[str] = frozenset()
 
     @classmethod
     def read(cls, name: str) -> Script:
@@ -74,34 +74,32 @@ class Script:
                 _table("arg", "ARGV", scalars),
                 _START.format(scalars=len(scalars)) if lists or options else "",
                 _OPTIONS if options else "",
-                _LIST_READER if lists else "",
-                *(f"arg.{each} = next_list()\n" for each in lists),
+                *(f"arg.{each} = {{}}\n" for each in lists),
+                _LISTS if lists else "",
                 *((_FOLDER / f"{each}.lua").read_text(encoding="utf-8") for each in found.get("WITH", ())),
                 text,
             )
         )
         sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
-        return cls(source, sha, keys, scalars, lists, frozenset(options))
+        return cls(source, sha, keys, scalars, frozenset(lists), frozenset(options))
 
     def packed(self, keys: Mapping[str, str], args: Mapping[str, Any]) -> tuple[int, list[Value]]:
         """The number of keys, and keys and arguments in the script's order. KeyError: other names. Values go
         as UTF-8 bytes."""
         flat: list[Value] = [keys[name] for name in self.keys[: len(keys)]]
         flat += [args[name] for name in self.scalars]
-        options = len(args) - len(self.scalars) - len(self.lists)
+        options: list[Value] = []
+        lists: list[Value] = []
+        for name, value in args.items():
+            if name in self.options:
+                options += (name, value)
+            elif name in self.lists:
+                lists += (name, len(value), *value)
+            elif name not in self.scalars:
+                raise KeyError(name)
         if self.options:
-            flat.append(options)
-        before = len(flat)
-        for item in args.items():
-            if item[0] in self.options:
-                flat += item
-        if len(flat) != before + 2 * options:
-            raise KeyError(*(args.keys() - {*self.scalars, *self.lists, *self.options}))
-        for name in self.lists:
-            values = args[name]
-            flat.append(len(values))
-            flat += values
-        return len(keys), flat
+            flat.append(len(options) // 2)
+        return len(keys), [*flat, *options, *lists]
 
 
 def _table(name: str, source: str, fields: Sequence[str]) -> str:

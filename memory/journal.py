@@ -73,7 +73,7 @@ def _encode_note(note: JournalNote, changes: Changes, arguments: Mapping[str, Ar
     if changes.mining is not None:
         delta["mining"] = orjson.Fragment(cast("bytes", arguments["mining"]))
     if changes.previous_contacts or changes.rewrite_previous_contacts:
-        contacts = cast("Sequence[bytes]", arguments["previous_contacts"])
+        contacts = cast("Sequence[bytes]", arguments.get("previous_contacts", ()))
         delta["previousContacts"] = [orjson.Fragment(each) for each in contacts]
         delta["rewritten"] = changes.rewrite_previous_contacts
     if changes.turn is not None and is_user_turn(changes.turn):

@@ -325,19 +325,12 @@ def _fields(flat: Sequence[bytes], decode: Callable[[bytes], _Decoded]) -> Mappi
 def _arguments(
     conversation: ConversationRef, keys: ConversationKeys, changes: storage.Changes, stamp: str
 ) -> dict[str, Argument]:
-    """What commit.lua takes, by the names that it has there."""
+    """What commit.lua takes, by the names that it has there: what is not wanted is left out."""
     args: dict[str, Argument] = {
         "expected_revision": changes.expected_revision,
         "lifetime": changes.lifetime_s,
-        "definition_lifetime": 2 * changes.lifetime_s,
         "stamp": stamp,
-        "new_variables": (),
-        "added_variables": _flat(changes.added_variables),
-        "set_tools": _flat(changes.set_tools),
-        "set_mined": _flat(changes.set_mined),
-        "previous_contacts": [encode_previous_contact(each) for each in changes.previous_contacts],
-        "events": changes.events,
-        "jobs": [part for d in changes.jobs for part in (due_score(d.due_at), d.job.name)],
+        **_lists(changes),
     }
     if changes.expected_memory_revision is not None:
         args["expected_memory_revision"] = changes.expected_memory_revision
@@ -373,6 +366,23 @@ def _arguments(
     return args
 
 
+def _lists(changes: storage.Changes) -> Mapping[str, Sequence[Value]]:
+    lists: dict[str, Sequence[Value]] = {}
+    if changes.set_tools:
+        lists["set_tools"] = _flat(changes.set_tools)
+    if changes.set_mined:
+        lists["set_mined"] = _flat(changes.set_mined)
+    if changes.added_variables:
+        lists["added_variables"] = _flat(changes.added_variables)
+    if changes.previous_contacts:
+        lists["previous_contacts"] = [encode_previous_contact(each) for each in changes.previous_contacts]
+    if changes.events:
+        lists["events"] = changes.events
+    if changes.jobs:
+        lists["jobs"] = [part for d in changes.jobs for part in (due_score(d.due_at), d.job.name)]
+    return lists
+
+
 def _kept_reply(changes: storage.Changes, idempotency: IdempotencyKey) -> Mapping[str, Argument]:
     """What a repetition of the request will get."""
     reply, seen = changes.reply, changes.on_seen
@@ -405,25 +415,23 @@ def _notice(
 ) -> Mapping[str, Argument]:
     """That the memory has changed, but for its revision, which the script knows; and when it did."""
     revision = changes.expected_revision if changes.session is None else changes.session.revision
-    told = orjson.dumps({"conversationId": conversation.conversation_id, "revision": revision})
+    told = orjson.dumps(conversation.conversation_id), revision
     return {
         "notice_channel": keys.notices,
-        "notice_head": told[:-1] + b',"memoryRevision":',
+        "notice_head": b'{"conversationId":%b,"revision":%d,"memoryRevision":' % told,
         "now": codec.encode_instant(changes.now),
     }
 
 
 def _weight(arguments: Mapping[str, Any], *names: str) -> int:
     """The bytes of these arguments, which are texts and lists of texts, as far as they are there."""
-    there = [value for name in names if (value := arguments.get(name))]
+    there = [arguments[name] for name in names if name in arguments]
     return sum([len(value) if isinstance(value, bytes) else sum(map(len, value)) for value in there])
 
 
 def _flat(entries: Mapping[str, MemoryEntry]) -> Sequence[Value]:
     """Id, entry, id, entry, … An entry that several variables share, as all empty ones of a type, is encoded
     once."""
-    if not entries:
-        return ()
     texts: dict[int, bytes] = {}
     flat: list[Value] = []
     for var_id, entry in entries.items():
