@@ -118,7 +118,7 @@ def _after(
         mined=_hash(mined, changes.added_variables, changes.set_mined),
         tools=_hash(tools, changes.added_variables, changes.set_tools),
         tenant=before.tenant if new is None else new.tenant,
-        previous_contacts=(*previous, *changes.previous_contacts),
+        previous_contacts=previous + changes.previous_contacts,
         last_user_turn=turn.name if turn is not None and is_user_turn(turn) else before.last_user_turn,
         mining=(before.mining if new is None else NOTHING_MINED)
         if changes.mining is None

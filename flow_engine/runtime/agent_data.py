@@ -77,8 +77,6 @@ def prompt_input(runner: ConversationState, memory_format: MemoryFormat | None =
     """What a prompt of the conversation is made from as it is now; in the installation's memory format,
     unless another is asked for (F21). Raises KeyError for a section that the platform's prompts lack."""
     session, loaded = runner.session, runner.loaded
-    # The table of a memory follows from its values alone.
-    plain = not (runner.flow.sensitive or runner.flow.ageing or runner.flow.contested)
     return PromptInput(
         flow=runner.flow,
         session=session,
@@ -94,7 +92,7 @@ def prompt_input(runner: ConversationState, memory_format: MemoryFormat | None =
         returns_to=None if (back := runner.returns_to) is None else back.name,
         suggested=runner.suggested,
         secrets=runner.secrets(),
-        tables=loaded.tables if runner.memory is loaded.merged and plain else {},
+        composed=loaded.composed,
         conflicts=masked_conflicts(runner.flow, runner.conflicts),
     )
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from hashlib import sha256
+from operator import is_
 from typing import cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -28,6 +29,7 @@ from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import Conflict, MemoryEntry, PreviousContact, age_s, is_stale
 from flow_engine.runtime.rules import channel_available, missing_variables
 from flow_engine.runtime.session import Session
+from flow_engine.runtime.storage import Composed
 from flow_engine.runtime.tables import memory_rows, render_markdown, render_toon, value_text
 from flow_engine.values import JsonValue
 from flow_engine.vocabulary import MemoryFormat
@@ -97,8 +99,7 @@ class PromptInput(msgspec.Struct, frozen=True):
     """Everything a prompt is made from. `memory` is the merged memory (F18), masked already; `secrets` mask
     what others have written, None for a flow without sensitive variables. `conflicts` are by variable id and
     masked as well. Times are in UTC. `conditions` is None for a flow without any, `returns_to` outside of a
-    digression. `tables` are those that were made of `memory`, see `LoadedConversation.tables`; what is made
-    anew is added."""
+    digression. `composed` is what earlier prompts of the conversation have made."""
 
     flow: CompiledFlow
     session: Session
@@ -114,7 +115,7 @@ class PromptInput(msgspec.Struct, frozen=True):
     returns_to: str | None = None
     suggested: tuple[TaskPlan, ...] = ()
     secrets: Secrets | None = None
-    tables: dict[tuple[str, str], str] = msgspec.field(default_factory=dict[tuple[str, str], str])
+    composed: Composed = msgspec.field(default_factory=Composed)
     conflicts: Mapping[str, Conflict] = {}
 
     def without_secrets(self, text: str) -> str:
@@ -132,23 +133,16 @@ class Composer:
 
     def compose(self, inputs: PromptInput) -> Prompt:
         """Every section in its order. Raises KeyError for a section that the platform's prompts lack."""
-        session, task = inputs.session, inputs.session.task
-        history = _history(inputs)
-        known_by = (
-            *(inputs.flow.content_hash, task.task_id, session.latest_contact.channel, session.language),
-            *(task.global_prompt, task.prompt, *task.descriptions.items()),
-            history,
-            inputs.returns_to,
-        )
+        known_by, contact = _of_session(inputs)
         try:
             prefix = self._prefixes[known_by]
         except KeyError:
-            prefix = Prefix.of(_joined(prefix_sections(inputs, history)))
+            prefix = Prefix.of(_joined(prefix_sections(inputs)))
             if _prefix_bytes(prefix) <= PREFIX_BYTES:
                 self._prefixes[known_by] = prefix
         return Prompt(
             prefix,
-            _joined(volatile_sections(inputs)),
+            _joined((("contact", contact), *moment_sections(inputs))),
             inputs.conditions,
             tuple([task.id for task in inputs.suggested]),
             stale_of(inputs.flow, inputs.memory, inputs.now) if inputs.flow.ageing else (),
@@ -167,13 +161,36 @@ class PromptPart:
 def prompt_parts(inputs: PromptInput) -> Sequence[PromptPart]:
     """The sections that a prompt has, in its order: joined by an empty line they are its text. Raises
     KeyError for a section that the platform's prompts lack."""
-    stable, volatile = prefix_sections(inputs, _history(inputs)), volatile_sections(inputs)
     return [
         PromptPart(name, changes, text)
-        for changes, sections in ((False, stable), (True, volatile))
+        for changes, sections in (
+            (False, prefix_sections(inputs)),
+            (True, contact_sections(inputs)),
+            (True, moment_sections(inputs)),
+        )
         for name, text in sections
         if text
     ]
+
+
+def _of_session(inputs: PromptInput) -> tuple[tuple[object, ...], str]:
+    """What follows from the session and what never changes beside it: by what its prefix is known, and the
+    text of `contact_sections`. Kept while it is the same session; sensitive values are of the memory."""
+    session, task = inputs.session, inputs.session.task
+    made_of = (inputs.flow, session, inputs.previous_contacts, inputs.tenant)
+    kept = inputs.composed.of_session
+    if kept is not None and all(map(is_, kept[0], made_of)):
+        return kept[1:]
+    known_by = (
+        *(inputs.flow.content_hash, task.task_id, session.latest_contact.channel, session.language),
+        *(task.global_prompt, task.prompt, *task.descriptions.items()),
+        _history(inputs),
+        inputs.returns_to,
+    )
+    contact = _joined(contact_sections(inputs))
+    if inputs.secrets is None:
+        inputs.composed.of_session = made_of, known_by, contact
+    return known_by, contact
 
 
 def _history(inputs: PromptInput) -> tuple[str, ...]:
@@ -194,10 +211,9 @@ def _section(heading: str, lines: Iterable[str]) -> str:
     return f"{heading}\n{body}" if body else ""
 
 
-def prefix_sections(inputs: PromptInput, history: Iterable[str]) -> Iterator[NamedText]:
+def prefix_sections(inputs: PromptInput) -> Iterator[NamedText]:
     """What stays the same while task and contact do, in its order; empty sections are left out later. Texts
-    of one or more lines; `history` are those of the previous contacts. Raises KeyError for a section that
-    the platform's prompts lack."""
+    of one or more lines. Raises KeyError for a section that the platform's prompts lack."""
     sections, session = inputs.sections, inputs.session
     plan = inputs.flow.tasks[session.task.task_id]
     for name in ("role", "commands", "task_change", "memory_reference", "style"):
@@ -218,7 +234,7 @@ def prefix_sections(inputs: PromptInput, history: Iterable[str]) -> Iterator[Nam
             names = {"agents" if kind == "agents" else "skills": ", ".join(values)}
             transfer.append(sections[f"transfer_{kind}"].format(**names))
     yield "transfer", _section(sections["heading_transfer"], transfer)
-    yield "previous_contacts", _section(sections["heading_previous_contacts"], history)
+    yield "previous_contacts", _section(sections["heading_previous_contacts"], _history(inputs))
 
 
 def _checkpoint_lines(sections: PromptSections, checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
@@ -287,8 +303,8 @@ def _reachable_lines(inputs: PromptInput, plan: TaskPlan) -> Iterator[str]:
         yield sections["reachable_back"].format(name=inputs.returns_to)
 
 
-def volatile_sections(inputs: PromptInput) -> Iterator[NamedText]:
-    """What may be another with each prompt, in its order; empty sections are left out later. Texts of one or
+def contact_sections(inputs: PromptInput) -> Iterator[NamedText]:
+    """What may be another with each step, in its order; empty sections are left out later. Texts of one or
     more lines. Raises KeyError for a section that the platform's prompts lack."""
     sections, session = inputs.sections, inputs.session
     fields = [
@@ -304,9 +320,13 @@ def volatile_sections(inputs: PromptInput) -> Iterator[NamedText]:
     kind = inputs.flow.tasks[session.task.task_id].kind
     told = "" if status is None else _status_line(inputs, sections[kind.status_sections[status]])
     yield "human_part", told
-    minute = inputs.now.replace(second=0, microsecond=0)
-    now_line = _now_line(sections["now"], sections["weekdays"], minute, tenant_zone(inputs.tenant))
-    yield "now", _section(sections["heading_now"], [now_line])
+
+
+def moment_sections(inputs: PromptInput) -> Iterator[NamedText]:
+    """What may be another with each prompt, as `contact_sections`, which these follow."""
+    sections, zone = inputs.sections, tenant_zone(inputs.tenant)
+    now_line = _now_line(sections["now"], sections["weekdays"], _minute(inputs.now), zone)
+    yield "now", f"{sections['heading_now']}\n{now_line}"
     if inputs.conditions is not None:
         conditional = _conditional(inputs.flow)
         open_now = (c for c in inputs.conditions.checkpoints if c.id in conditional or c.when is not None)
@@ -320,16 +340,25 @@ def volatile_sections(inputs: PromptInput) -> Iterator[NamedText]:
     if inputs.suggested:
         names = [sections["suggested_task"].format(name=task.name) for task in inputs.suggested]
         yield "suggested_tasks", _section(sections["suggested_heading"], names)
-    yield "attempts", _section(sections["attempts_heading"], _attempt_lines(inputs))
-    form = inputs.flow.content_hash, inputs.memory_format
-    table = inputs.tables.get(form)
-    if table is None:
-        remarks = dict(_remarks(inputs)) if inputs.flow.ageing or inputs.conflicts else {}
-        rows = memory_rows(inputs.memory, inputs.flow.variables, remarks)
-        render = render_toon if inputs.memory_format == "toon" else render_markdown
-        table = inputs.tables[form] = render(rows) if rows else ""
-    table = table or sections["memory_empty"]
-    yield "memory", f"{sections['heading_memory']}\n{_memory_age(inputs)}\n\n{table}"
+    if inputs.attempts or inputs.session.refused:
+        yield "attempts", _section(sections["attempts_heading"], _attempt_lines(inputs))
+    table = _table(inputs) or sections["memory_empty"]
+    yield "memory", f"{sections['heading_memory']}\n{_memory_age(inputs, zone)}\n\n{table}"
+
+
+def _table(inputs: PromptInput) -> str:
+    """Empty without rows. Kept while the memory is the same, where its rows follow from its values alone."""
+    made_of = (inputs.flow, inputs.memory, inputs.memory_format)
+    remarked = inputs.flow.ageing or inputs.conflicts
+    kept = inputs.composed.table
+    if kept is not None and not remarked and all(map(is_, kept[0], made_of)):
+        return kept[1]
+    rows = memory_rows(inputs.memory, inputs.flow.variables, dict(_remarks(inputs)) if remarked else {})
+    render = render_toon if inputs.memory_format == "toon" else render_markdown
+    table = render(rows) if rows else ""
+    if not remarked:
+        inputs.composed.table = made_of, table
+    return table
 
 
 def _status_line(inputs: PromptInput, section: str) -> str:
@@ -370,9 +399,9 @@ def _remarks(inputs: PromptInput) -> Iterator[tuple[str, Sequence[tuple[str, str
 
 
 @lru_cache(maxsize=64)
-def _now_line(template: str, weekdays: str, minute: datetime, zone: tzinfo) -> str:
+def _now_line(template: str, weekdays: str, minute: int, zone: tzinfo) -> str:
     """The same for all conversations of a zone until the minute is over: offsets are of whole minutes."""
-    now = minute.astimezone(zone)
+    now = datetime.fromtimestamp(60 * minute, zone)
     return template.format(
         weekday=weekdays.split(",")[now.weekday()].strip(),
         date=now.date().isoformat(),
@@ -410,13 +439,14 @@ def tenant_zone(tenant: Mapping[str, object]) -> tzinfo:
     return UTC
 
 
-def _memory_age(inputs: PromptInput) -> str:
+def _memory_age(inputs: PromptInput, zone: tzinfo) -> str:
     updated = inputs.memory_updated_at
     if updated is None:
         return inputs.sections["memory_never"]
     ago = _ago(inputs.sections, _seconds_since(updated, inputs.now))
-    when = _second_of(updated.replace(microsecond=0), tenant_zone(inputs.tenant))
-    return inputs.sections["memory_updated"].format(when=when, ago=ago)
+    # A third of the time of `isoformat`.
+    when = orjson.dumps(updated.astimezone(zone), option=orjson.OPT_OMIT_MICROSECONDS)[1:20]
+    return inputs.sections["memory_updated"].format(when=when.decode().replace("T", " "), ago=ago)
 
 
 def _ago(sections: PromptSections, seconds: int) -> str:
@@ -424,10 +454,9 @@ def _ago(sections: PromptSections, seconds: int) -> str:
     return sections[f"ago_{unit}"].format(n=seconds // length)
 
 
-@lru_cache(maxsize=256)
-def _second_of(moment: datetime, zone: tzinfo) -> str:
-    """The same for all conversations of a zone that were written to in that second."""
-    return moment.astimezone(zone).replace(tzinfo=None).isoformat(" ")
+def _minute(moment: datetime) -> int:
+    """Minutes since 1970."""
+    return int(moment.timestamp()) // 60
 
 
 def _seconds_since(moment: datetime, now: datetime) -> int:
@@ -457,7 +486,7 @@ def same_until(inputs: PromptInput) -> datetime:
     when an age is told otherwise, or when a search for a person is over."""
     if inputs.conditions is not None and inputs.conditions.by_the_clock:
         return inputs.now
-    moments = [inputs.now.replace(second=0, microsecond=0) + timedelta(minutes=1)]
+    moments = [datetime.fromtimestamp(60 * (_minute(inputs.now) + 1), UTC)]
     updated, deadline = inputs.memory_updated_at, inputs.session.task.routing_deadline
     if updated is not None:
         moments.append(_told_until(updated, inputs.now))

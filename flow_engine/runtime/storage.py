@@ -83,6 +83,14 @@ class FormerConversation:
         return cls(bare, loaded.mining, tuple(reversed(kept)))
 
 
+class Composed(msgspec.Struct):
+    """What prompts of a conversation have made, each beside the very objects that it follows from: it is
+    right while they are the same. None where nothing is made."""
+
+    of_session: tuple[tuple[object, ...], tuple[object, ...], str] | None = None
+    table: tuple[tuple[object, ...], str] | None = None
+
+
 class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # noqa: PLW1641
     """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored.
 
@@ -120,23 +128,20 @@ class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # n
         return merge(self.mined, self.tools)
 
     @cached_property
-    def tables(self) -> dict[tuple[str, str], str]:
-        """What prompts have made of `merged`: its tables by content hash and format, "" for one without rows.
-        A step that writes nothing to the memory hands them on."""
-        return {}
+    def composed(self) -> Composed:
+        """Handed on from step to step."""
+        return Composed()
 
     def merge_after(self, before: LoadedConversation, written: Set[str]) -> None:
-        """Make `merged` from that of `before`, where it is made: only the variables `written`, by their ids,
-        are others."""
-        kept = cast("dict[str, Mapping[str, MemoryEntry]]", self.__dict__)  # where cached properties are
+        """Take up what was made of `before`; only the variables `written`, by their ids, are others."""
+        kept = cast("dict[str, object]", self.__dict__)  # where cached properties are
         known: Mapping[str, MemoryEntry] | None = before.__dict__.get("merged")
         if known is not None and written <= known.keys():
             mined, tools = (
                 {id: entries[id] for id in written if id in entries} for entries in (self.mined, self.tools)
             )
             kept["merged"] = {**known, **merge(mined, tools)} if written else known
-            if not written:
-                self.tables.update(before.tables)
+        kept["composed"] = before.composed
 
     @property
     def revision(self) -> int:

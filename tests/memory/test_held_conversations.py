@@ -219,13 +219,15 @@ async def test_a_table_is_made_once_until_the_memory_is_written() -> None:
     first = held.held(talk.ref)
     assert first is not None
     assert first.merged
-    first.tables["hash", "markdown"] = "|name|"
+    first.composed.table = (first.merged,), "|name|"
     await talk.commit(1, session=session(talk.ref, 2))
     moved = held.held(talk.ref)
     assert moved is not None
+    assert moved.composed.table == ((moved.merged,), "|name|")
     assert moved.merged is first.merged
-    assert moved.tables == {("hash", "markdown"): "|name|"}
     await talk.commit(2, set_tools={"name": written("x")})
     wrote = held.held(talk.ref)
     assert wrote is not None
-    assert (wrote.tables, wrote.merged["name"].value) == ({}, "x")
+    assert wrote.composed.table is not None
+    assert wrote.composed.table[0][0] is not wrote.merged
+    assert wrote.merged["name"].value == "x"
