@@ -4,6 +4,7 @@ Labels of metrics are routes and codes, never ids. A span tells the route, the o
 no body, no header, no path with its ids, nothing about a person.
 """
 
+import logging
 import re
 import time
 from contextvars import ContextVar
@@ -19,6 +20,7 @@ from api.auth import ANYONE, Authenticator, header, require
 from api.endpoints import Call, Endpoint
 from api.openapi import plain_path
 from api.problems import error_response
+from api.tallies import TalliedCounter, TalliedHistogram
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
 from flow_engine.ports.telemetry import IDS_LOGGED, Tracing
 
@@ -35,13 +37,13 @@ log: Any = structlog.get_logger("flow_engine.http")
 class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        self._requests = Counter(
+        self._requests = TalliedCounter(
             "flow_engine_http_requests_total",
             "HTTP requests by route and status.",
             ("route", "method", "status"),
             registry=self.registry,
         )
-        self._seconds = Histogram(
+        self._seconds = TalliedHistogram(
             "flow_engine_http_request_seconds",
             "Time from the request's arrival to its reply, in seconds.",
             ("route", "method"),
@@ -101,6 +103,7 @@ class Guarded:
     def __init__(self, endpoint: Endpoint, way_in: WayIn) -> None:
         self._endpoint = endpoint
         self._way_in = way_in
+        self._logs = log.is_enabled_for(logging.INFO)  # as configured at the start
         self._route = plain_path(endpoint.path)
         self._counted = way_in.metrics.of(self._route, endpoint.method)
         self._queries = None
@@ -128,14 +131,15 @@ class Guarded:
                 log.error("operator_needed", route=endpoint.path, code=code, detail=error.detail)
         seconds = time.perf_counter() - started
         self._counted.request(response.status_code, seconds)
-        log.info(
-            "request",
-            route=self._route,
-            method=endpoint.method,
-            status=response.status_code,
-            code=code,
-            ms=round(seconds * 1000, 2),
-        )
+        if self._logs:
+            log.info(
+                "request",
+                route=self._route,
+                method=endpoint.method,
+                status=response.status_code,
+                code=code,
+                ms=round(seconds * 1000, 2),
+            )
         return response
 
     async def _admit(self, scope: Scope, receive: Receive, body: bytes | None) -> Call:

@@ -14,6 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from adapters.models.audit import CallLog, ModelCallRecord
+from api.tallies import TalliedCounter
 from flow_engine.errors import RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.telemetry import Tracing
@@ -93,7 +94,7 @@ class CountingObserver:
     ) -> None:
         self.registry = registry
         self._counters = {
-            name: Counter(f"flow_engine_{name}_total", meaning, labels, registry=registry)
+            name: TalliedCounter(f"flow_engine_{name}_total", meaning, labels, registry=registry)
             for name, (meaning, labels) in counted.items()
         }
         self._known: dict[
