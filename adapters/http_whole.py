@@ -14,7 +14,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import unquote
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -71,11 +71,16 @@ class _Exchange:
 class WholeRequests(Door):
     """To be given to `uvicorn.Config(http=WholeRequests)`."""
 
+    app: Any
+    parser: Any
+    scope: Any
+    cycle: Any
+    url: bytes
+
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        app = cast("object", self.app)
         usual = not self.access_log and self.limit_concurrency is None and not self.root_path
-        self._answer_to = app.answer_to if usual and isinstance(app, AnswersWhole) else None
+        self._answer_to = self.app.answer_to if usual and isinstance(self.app, AnswersWhole) else None
         self._waiting: Answer | None = None
         """For the rest of the body."""
         self._body = b""
@@ -123,8 +128,8 @@ class WholeRequests(Door):
 
     def _answer(self) -> Answer | None:
         """Who answers the request whose head is complete, if it may come whole."""
-        address = None if self._answer_to is None else _PLAIN_ADDRESS.fullmatch(cast("bytes", self.url))
-        parser, under_way = cast("Any", self.parser), cast("Any", self.cycle)
+        address = None if self._answer_to is None else _PLAIN_ADDRESS.fullmatch(self.url)
+        parser, under_way = self.parser, self.cycle
         if (
             self._answer_to is None
             or address is None
@@ -136,7 +141,7 @@ class WholeRequests(Door):
             return None
         raw_path, query = address.groups()
         path = raw_path.decode("ascii")
-        scope = cast("dict[str, Any]", self.scope)
+        scope = self.scope
         scope["method"] = parser.get_method().decode("ascii")
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"], scope["query_string"] = raw_path, query or b""
@@ -153,8 +158,8 @@ class WholeRequests(Door):
             super().on_message_complete()
             return
         self._body_open = False
-        exchange = _Exchange(keep_alive=cast("Any", self.parser).should_keep_alive())
-        self.cycle, self._any_request = cast("Any", exchange), True
+        exchange = _Exchange(keep_alive=self.parser.should_keep_alive())
+        self.cycle, self._any_request = exchange, True
         answer, self._waiting = self._waiting, None
         task = self.loop.create_task(self._respond(exchange, answer, self._body))
         task.add_done_callback(self.tasks.discard)
@@ -180,20 +185,19 @@ class WholeRequests(Door):
     async def _respond(self, exchange: _Exchange, answer: Answer, body: bytes) -> None:
         try:
             response = await answer(body)
+            status, headers, content = response.status_code, response.raw_headers, response.body
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  as uvicorn's: a stop cancels
             _log.error("Exception in ASGI application\n", exc_info=error)
             exchange.keep_alive = False
-            await self._send(exchange, 500, _BROKEN_HEADERS, _BROKEN)
-        else:
-            await self._send(exchange, response.status_code, response.raw_headers, response.body)
-
-    async def _send(
-        self, exchange: _Exchange, status: int, headers: list[tuple[bytes, bytes]], body: bytes | memoryview
-    ) -> None:
+            status, headers, content = 500, _BROKEN_HEADERS, _BROKEN
         if self.flow.write_paused and not exchange.disconnected:
             await self.flow.drain()
-        if exchange.disconnected:
-            return
+        if not exchange.disconnected:
+            self._send(exchange, status, headers, content)
+
+    def _send(
+        self, exchange: _Exchange, status: int, headers: list[tuple[bytes, bytes]], body: bytes | memoryview
+    ) -> None:
         if self._default_headers is not self.server_state.default_headers:
             self._default_headers = self.server_state.default_headers
             self._default_head = b"".join([b"%b: %b\r\n" % header for header in self._default_headers])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
@@ -175,10 +175,13 @@ class Node:
         self._connection: Connection | None = None
         self._connecting: asyncio.Lock = asyncio.Lock()
 
+    def open_connection(self) -> Connection | None:
+        connection = self._connection
+        return None if connection is None or connection.lost else connection
+
     async def connection(self) -> Connection:
         """Raises redis-py's ConnectionError or TimeoutError: then nothing was sent."""
-        connection = self._connection
-        return await self._connected() if connection is None or connection.lost else connection
+        return self.open_connection() or await self._connected()
 
     async def _connected(self) -> Connection:
         async with self._connecting:
@@ -339,10 +342,13 @@ class MultiplexedDriver(RedisPyDriver):
     def subscription(self) -> Subscription:
         return MultiplexedSubscription(lambda: [self._node.address])
 
-    async def _send(self, key: str, *command: Any) -> Any:
-        """`key` says which server of several it is for."""
-        connection = await self._node.connection()
-        return await connection.send(*command)
+    def _send(self, key: str, *command: Any) -> Awaitable[Any]:
+        """The answer. `key` says which server of several it is for."""
+        connection = self._node.open_connection()
+        return self._connect_and_send(command) if connection is None else connection.send(*command)
+
+    async def _connect_and_send(self, command: Sequence[Any]) -> Any:
+        return await (await self._node.connection()).send(*command)
 
     async def close(self) -> None:
         self._node.close()
