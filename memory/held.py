@@ -128,7 +128,7 @@ def _after(
         stored_bytes=stored_bytes,
     )
     if new is None and not changes.added_variables:
-        after.merge_after(before, {*changes.set_tools, *changes.set_mined})
+        after.merge_after(before, changes.set_tools.keys() | changes.set_mined.keys())
     return after
 
 
@@ -139,5 +139,5 @@ def _hash(
 ) -> Mapping[str, MemoryEntry]:
     if not added and not put:
         return stored
-    fresh = {id: entry for id, entry in added.items() if id not in stored}
+    fresh = {id: entry for id, entry in added.items() if id not in stored} if added else added
     return {**stored, **fresh, **put}

@@ -425,8 +425,12 @@ def _notice(
 
 def _weight(arguments: Mapping[str, Any], *names: str) -> int:
     """The bytes of these arguments, which are texts and lists of texts, as far as they are there."""
-    there = [arguments[name] for name in names if name in arguments]
-    return sum([len(value) if isinstance(value, bytes) else sum(map(len, value)) for value in there])
+    weight = 0
+    for name in names:
+        if name in arguments:
+            value = arguments[name]
+            weight += len(value) if isinstance(value, bytes) else sum(map(len, value))
+    return weight
 
 
 def _flat(entries: Mapping[str, MemoryEntry]) -> Sequence[Value]:

@@ -227,7 +227,10 @@ def _plainly_sound(write: MemoryWrite, contacts: Collection[str]) -> bool:
         return False
     if author.lower() == _MINER or len(author) > values.MAX_TEXT_BYTES:
         return False
-    texts = "".join([text for part in write.description_for_llm or () for text in (part.name, part.value)])
+    described = write.description_for_llm
+    if not described:
+        return True
+    texts = "".join([text for part in described for text in (part.name, part.value)])
     if not texts.isascii():
         texts = texts.encode(errors="replace").decode()
         if "?" in texts:  # written so, or nothing that UTF-8 can carry

@@ -137,10 +137,9 @@ class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # n
         kept = cast("dict[str, object]", self.__dict__)  # where cached properties are
         known: Mapping[str, MemoryEntry] | None = before.__dict__.get("merged")
         if known is not None and written <= known.keys():
-            mined, tools = (
-                {id: entries[id] for id in written if id in entries} for entries in (self.mined, self.tools)
-            )
-            kept["merged"] = {**known, **merge(mined, tools)} if written else known
+            heard = {id: self.mined[id] for id in written if id in self.mined}
+            told = {id: self.tools[id] for id in written if id in self.tools}
+            kept["merged"] = {**known, **merge(heard, told)} if written else known
         kept["composed"] = before.composed
 
     @property

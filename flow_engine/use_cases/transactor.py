@@ -296,12 +296,13 @@ def _check_size(transition: Transition) -> None:
 
 def _at_most(transition: Transition) -> int | float:
     """A bound of the size that is had without a look at what was stored before: looking at every text takes
-    longer than a step. Its rough size is at most twice its bytes."""
+    longer than a step. Its rough size is at most twice its bytes, and that of a list at most its JSON's."""
     runner, loaded = transition.runner, transition.runner.loaded
     before = loaded.session
     if before is not None and not loaded.stored_bytes:
         return inf
-    texts, parts = 0, list[object]([entry.value for entry in (transition.set_tools or {}).values()])
+    texts = 0
+    parts: list[object] = [entry.value for entry in (transition.set_tools or {}).values()]
     if runner.session is not before:
         contacts: Mapping[str, Contact] = {} if before is None else before.contacts
         for contact_id, contact in runner.session.contacts.items():
@@ -319,7 +320,7 @@ def _at_most(transition: Transition) -> int | float:
     if runner.previous_contacts is not loaded.previous_contacts:
         parts += [contact.resume for contact in runner.previous_contacts]
     former = sum([other.turn_bytes + FORMER_BYTES for other in loaded.former])
-    return 2 * loaded.stored_bytes + former + texts + (rough_size(parts) if parts else 0)
+    return 2 * loaded.stored_bytes + former + texts + len(msgspec.json.encode(parts))
 
 
 _NULL_SIZE = 2
