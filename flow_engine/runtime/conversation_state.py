@@ -75,7 +75,8 @@ class ConversationState:
     @property
     def held(self) -> bool:
         """A text waits for a person's decision: the task is not left until then."""
-        return self.status in self.task.kind.holds
+        holds = self.task.kind.holds
+        return bool(holds) and self.status in holds
 
     @property
     def changed(self) -> bool:
@@ -233,8 +234,9 @@ class ConversationState:
     @property
     def task_deadline(self) -> datetime | None:
         """By the task that the conversation is in, counted from its start (UTC); None: as it is."""
-        limit = self.closure.conversation_time_limit
-        if not self.multi_contact or limit is None:
+        closure = self.closure
+        limit = closure.conversation_time_limit
+        if not closure.multi_contact or limit is None:
             return None
         return self.session.started_at + timedelta(seconds=min(max(limit, 0.0), LONGEST_S))
 

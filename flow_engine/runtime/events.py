@@ -161,8 +161,8 @@ def system_event(
 ) -> bytes:
     """`number` counts the events of one revision, or is a name that the conversation has once. A JSON text in
     UTF-8; details of None are left out. `ts` is aware."""
-    body: dict[str, object] = {"subtype": subtype}
-    body.update((key, value) for key, value in details.items() if value is not None)
+    told = {key: value for key, value in details.items() if value is not None}
+    body: dict[str, object] = {"subtype": subtype, **told}
     name = f"{session.revision}:{number}" if isinstance(number, int) else quote(number, safe=":")
     return _message(flow, session, ENGINE, name=name, contact_id=contact_id, ts=ts, body=body, type="system")
 
@@ -218,11 +218,10 @@ def erasure_event(conversation: ConversationRef, ts: datetime) -> bytes:
 
 def _event_id(session: Session, name: str) -> str:
     """`name` is ASCII already and unique in the conversation."""
-    conversation = ConversationRef(session.tenant_id, session.conversation_id)
-    return _id_of(conversation, session.started_at, name)
+    return _id_of(session, session.started_at, name)
 
 
-def _id_of(conversation: ConversationRef, since: datetime, name: str) -> str:
+def _id_of(conversation: ConversationRef | Session, since: datetime, name: str) -> str:
     """What is too long for a header is a digest."""
     owner = f"{encoded_id(conversation.tenant_id)}:{encoded_id(conversation.conversation_id)}"
     whole = f"{owner}:{int(since.timestamp() * 1000)}:{name}"

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from msgspec import structs
 from pydantic.alias_generators import to_camel
 
 from flow_engine.errors import ReloadAndDecide
@@ -220,7 +221,7 @@ class HumanPart(ConversationState):
 
     def _update(self, **changes: object) -> None:
         """Every step makes one revision, however many parts it has."""
-        self.session = self.session.model_copy(update={"revision": self.loaded.revision + 1, **changes})
+        self.session = structs.replace(self.session, revision=self.loaded.revision + 1, **changes)
 
     def _note(self, subtype: str, contact_id: str | None = None, **details: object) -> None:
         about = contact_id or self.session.active_contact_id or ""
