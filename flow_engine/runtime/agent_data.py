@@ -93,7 +93,7 @@ def prompt_input(runner: ConversationState, memory_format: MemoryFormat | None =
         suggested=runner.suggested,
         secrets=runner.secrets(),
         composed=loaded.composed,
-        conflicts=masked_conflicts(runner.flow, runner.conflicts),
+        conflicts=masked_conflicts(runner.flow, runner.conflicts) if runner.flow.contested else {},
     )
 
 

@@ -163,10 +163,9 @@ class ConversationState:
         advances, or that have been left aside for too long. In the order of the document."""
         mining, task = self.loaded.mining, self.task
         stalled = mining.stalled if self.new_memory is None and mining.task_id == task.id else ()
-        wanted = {*(target for target, _ in task.advances), *stalled}
-        if not wanted or self.session.states.phase != ACTIVE:
+        if not (task.advances or stalled) or self.session.states.phase != ACTIVE:
             return ()
-        guard = self.guard
+        wanted, guard = {*(target for target, _ in task.advances), *stalled}, self.guard
         return tuple(self.flow.tasks[t] for t in task.connected if t in wanted and guard.allows(t))
 
     @property
@@ -180,8 +179,8 @@ class ConversationState:
     def returns_to(self) -> TaskPlan | None:
         """Where a change to `back` goes. None where there is nothing, the channel is not its own, or the task
         is not left now."""
-        plan = None if self.held else self.entered_from
-        if plan is None or not channel_available(plan, self.session.latest_contact.channel):
+        plan = self.entered_from
+        if plan is None or self.held or not channel_available(plan, self.session.latest_contact.channel):
             return None
         return plan
 

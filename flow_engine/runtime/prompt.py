@@ -26,7 +26,7 @@ from cachetools import LRUCache
 from flow_engine.documents import Checkpoint
 from flow_engine.masking import Secrets
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
-from flow_engine.runtime.memory import Conflict, MemoryEntry, PreviousContact, age_s, is_stale
+from flow_engine.runtime.memory import Conflict, MemoryEntry, PreviousContact, is_stale
 from flow_engine.runtime.rules import channel_available, missing_variables
 from flow_engine.runtime.session import Session
 from flow_engine.runtime.storage import Composed
@@ -385,7 +385,7 @@ def _remarks(inputs: PromptInput) -> Iterator[tuple[str, Sequence[tuple[str, str
     for var_id in dict.fromkeys((*stale, *inputs.conflicts)):
         rows: list[tuple[str, str]] = []
         if var_id in stale:
-            ago = _ago(sections, age_s(inputs.memory[var_id], inputs.now))
+            ago = _ago(sections, inputs.memory[var_id].updated_at or inputs.now, inputs.now)
             rows.append((sections["stale_property"], sections["stale_value"].format(ago=ago)))
         if (conflict := inputs.conflicts.get(var_id)) is not None:
             other = conflict.other
@@ -443,15 +443,15 @@ def _memory_age(inputs: PromptInput, zone: tzinfo) -> str:
     updated = inputs.memory_updated_at
     if updated is None:
         return inputs.sections["memory_never"]
-    ago = _ago(inputs.sections, _seconds_since(updated, inputs.now))
+    ago = _ago(inputs.sections, updated, inputs.now)
     # A third of the time of `isoformat`.
     when = orjson.dumps(updated.astimezone(zone), option=orjson.OPT_OMIT_MICROSECONDS)[1:20]
     return inputs.sections["memory_updated"].format(when=when.decode().replace("T", " "), ago=ago)
 
 
-def _ago(sections: PromptSections, seconds: int) -> str:
-    unit, length = _age_unit(seconds)
-    return sections[f"ago_{unit}"].format(n=seconds // length)
+def _ago(sections: PromptSections, since: datetime, now: datetime) -> str:
+    unit, number, _ = _age(since, now)
+    return sections[f"ago_{unit}"].format(n=number)
 
 
 def _minute(moment: datetime) -> int:
@@ -459,26 +459,23 @@ def _minute(moment: datetime) -> int:
     return int(moment.timestamp()) // 60
 
 
-def _seconds_since(moment: datetime, now: datetime) -> int:
-    return max(0, int((now - moment).total_seconds()))
+_SECOND = timedelta(seconds=1)
+_AGE_UNITS = (
+    ("days", timedelta(days=1)),
+    ("hours", timedelta(hours=1)),
+    ("minutes", timedelta(minutes=1)),
+    ("seconds", _SECOND),
+)
 
 
-def _age_unit(seconds: int) -> tuple[str, int]:
-    """In which unit an age is told, and its length in seconds."""
-    for unit in _AGE_UNITS:
-        if seconds >= unit[1]:
-            return unit
-    return _AGE_UNITS[-1]
-
-
-_AGE_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
-
-
-def _told_until(since: datetime, now: datetime) -> datetime:
-    """When the age of something is told otherwise."""
-    seconds = _seconds_since(since, now)
-    length = _age_unit(seconds)[1]
-    return since + timedelta(seconds=seconds - seconds % length + length)
+def _age(since: datetime, now: datetime) -> tuple[str, int, datetime]:
+    """How the age of something is told: the unit and how many of it, and until when."""
+    age = now - since
+    for unit, length in _AGE_UNITS:
+        if age >= length:
+            number = age // length
+            return unit, number, since + (number + 1) * length
+    return "seconds", 0, since + _SECOND
 
 
 def same_until(inputs: PromptInput) -> datetime:
@@ -489,11 +486,11 @@ def same_until(inputs: PromptInput) -> datetime:
     moments = [datetime.fromtimestamp(60 * (_minute(inputs.now) + 1), UTC)]
     updated, deadline = inputs.memory_updated_at, inputs.session.task.routing_deadline
     if updated is not None:
-        moments.append(_told_until(updated, inputs.now))
+        moments.append(_age(updated, inputs.now)[2])
     for var_id, spec in inputs.flow.ageing.items():
         entry = inputs.memory.get(var_id)
         if entry is not None and entry.has_value and entry.updated_at is not None:
-            moments.append(_told_until(entry.updated_at, inputs.now))
+            moments.append(_age(entry.updated_at, inputs.now)[2])
             if not is_stale(spec, entry, inputs.now):
                 moments[-1] = entry.updated_at + timedelta(seconds=spec.fresh_for or 0)
     if deadline is not None:

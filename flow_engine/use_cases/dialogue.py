@@ -169,16 +169,16 @@ class DialogueService:
         inputs = prompt_input(runner, memory_format)
         prompt = runner.platform.composer.compose(inputs)
         revisions = runner.session.revision, loaded.memory_revision
-        parts = (*revisions, loaded.mining_revision, prompt.prefix_hash, int(fresh), memory_format)
+        known = f"{loaded.mining_revision}-{prompt.prefix_hash}-{fresh:d}-{memory_format}"
         if prompt.conditions is not None or prompt.stale:
             told = repr((prompt.conditions, prompt.suggested, prompt.stale))
-            parts = (*parts, sha256(told.encode()).hexdigest()[:16])
+            known = f"{known}-{sha256(told.encode()).hexdigest()[:16]}"
         reply = ReadReply(
             body=_prompt_reply(
                 prompt, revisions, fresh=fresh, command=command, approval=told_of_approval(runner)
             ),
             state=state,
-            etag='"' + "-".join(map(str, parts)) + '"',
+            etag=f'"{revisions[0]}-{revisions[1]}-{known}"',
             fresh=fresh,
             made_at=runner.now,
             same_until=same_until(inputs),
