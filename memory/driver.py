@@ -88,6 +88,8 @@ class Script:
         as UTF-8 bytes."""
         flat: list[Value] = [keys[name] for name in self.keys[: len(keys)]]
         flat += [args[name] for name in self.scalars]
+        if len(args) == len(self.scalars) and not self.options:
+            return len(keys), flat
         options: list[Value] = []
         lists: list[Value] = []
         for name, value in args.items():

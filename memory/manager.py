@@ -6,6 +6,7 @@ commit; `commit` compares the revision and writes everything, or nothing.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -35,6 +36,7 @@ from memory.held import HeldConversations
 from memory.journal import journal_arguments
 from memory.keys import (
     JOBS_KEY,
+    NAMES_KEPT,
     ConversationKeys,
     definition_key,
     due_score,
@@ -64,6 +66,16 @@ _HELD_ARGUMENTS = (
 _Decoded = TypeVar("_Decoded")
 
 
+_LOAD = Script.read("load")
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _keys_to_read(conversation: ConversationRef) -> tuple[ConversationKeys, Mapping[str, str]]:
+    """All of a conversation's keys, and what the script that reads calls those that it takes each time."""
+    keys = ConversationKeys.of(conversation)
+    return keys, {name: keys.named[name] for name in _LOAD.keys[:-1]}
+
+
 class MemoryManager:
     """Implements `ConversationMemory`, and what single reads and writes of a conversation are called.
 
@@ -76,7 +88,6 @@ class MemoryManager:
         self._held = held or HeldConversations()
         self._process = uuid4().hex
         self._commits = 0
-        self._load = Script.read("load")
         self._commit = Script.read("commit")
         self._eraser = Eraser(driver)
 
@@ -87,13 +98,12 @@ class MemoryManager:
         idempotency: IdempotencyKey | None = None,
         with_turns: bool = False,
     ) -> storage.LoadedConversation:
-        keys = ConversationKeys.of(conversation)
-        script_keys = {name: keys.named[name] for name in self._load.keys[:-1]}
+        keys, script_keys = _keys_to_read(conversation)
         if idempotency is not None:
-            script_keys["reply"] = keys.reply(idempotency.key)
+            script_keys = {**script_keys, "reply": keys.reply(idempotency.key)}
         held = self._held.get(conversation)
         found = await self._driver.run(
-            self._load,
+            _LOAD,
             script_keys,
             {"with_turns": "1" if with_turns else "0", "known": b"" if held is None else held.state},
         )
