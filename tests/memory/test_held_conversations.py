@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.ports.outbound import OutboundReply
 from flow_engine.runtime.memory import PreviousContact, merge
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.storage import Committed, Conflict, Erasure, LoadedConversation, NewMemory
@@ -22,7 +23,8 @@ from memory.driver import Driver, Script
 from memory.held import HeldConversations
 from memory.in_process import embedded
 from memory.manager import MemoryManager
-from tests.api.harness import clinic, entry, open_scene
+from tests.api.harness import HANDLER, clinic, entry, open_scene, over_many_contacts
+from tests.flow_engine.documents.samples import JsonObject
 from tests.memory.conversation_samples import (
     LIFETIME_S,
     T0,
@@ -182,6 +184,22 @@ async def test_a_write_on_what_is_over_takes_two_trips() -> None:  # F15
         assert len(counting.answers) == 2
         found = (await one.http.get("/v1/memory/conv-1")).json()["vars"]
         assert [each["value"] for each in found if each["name"] == "size"] == ["S"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("flow", "status", "trips"), [(clinic(), "closed", 1), (over_many_contacts(), "between_contacts", 2)]
+)
+async def test_the_end_of_a_contact_reads_what_was_said_only_to_sum_it_up(
+    flow: JsonObject, status: str, trips: int
+) -> None:
+    async with open_scene(flow, answers={HANDLER: [OutboundReply(200, b"false")]}) as scene:
+        await scene.started()
+        await scene.say("m1", "I would like a haircut")
+        counting: Any = Counting(scene.memory.driver)
+        scene.memory.conversations._driver = counting
+        assert (await scene.end()).json()["status"] == status
+        assert len(counting.answers) == trips
 
 
 @pytest.mark.anyio
