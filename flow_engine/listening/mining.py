@@ -29,11 +29,12 @@ from flow_engine.ports.models import LLMRequest, instruction
 from flow_engine.runtime.compiled import miner_settings
 from flow_engine.runtime.memory import MINER, MemoryEntry, is_stale, open_for_mining
 from flow_engine.runtime.mining_state import MinedBy, MiningState, Provenance, ReachedCheckpoint
-from flow_engine.runtime.prompt import PromptSections, as_data, tenant_zone
+from flow_engine.runtime.prompt import PromptSections, as_data
 from flow_engine.runtime.rules import reachable_tasks
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.runtime.tables import value_text
+from flow_engine.runtime.times import tenant_zone
 from flow_engine.values import VALUE_KINDS, JsonValue, ValueRejected, VariableSpec, canonical
 
 ANSWER_TOKENS = 1_000

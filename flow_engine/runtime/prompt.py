@@ -13,11 +13,9 @@ once for all that are equal, so that a prompt costs what is new in it.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
 from hashlib import sha256
 from operator import is_
 from typing import cast
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import orjson
@@ -31,6 +29,7 @@ from flow_engine.runtime.rules import channel_available, missing_variables
 from flow_engine.runtime.session import Session
 from flow_engine.runtime.storage import Composed
 from flow_engine.runtime.tables import memory_rows, render_markdown, render_toon, value_text
+from flow_engine.runtime.times import age_of, minute_of, now_line, tenant_zone, told_age
 from flow_engine.values import JsonValue
 from flow_engine.vocabulary import MemoryFormat
 
@@ -325,8 +324,8 @@ def contact_sections(inputs: PromptInput) -> Iterator[NamedText]:
 def moment_sections(inputs: PromptInput) -> Iterator[NamedText]:
     """What may be another with each prompt, as `contact_sections`, which these follow."""
     sections, zone = inputs.sections, tenant_zone(inputs.tenant)
-    now_line = _now_line(sections["now"], sections["weekdays"], _minute(inputs.now), zone)
-    yield "now", f"{sections['heading_now']}\n{now_line}"
+    line = now_line(sections["now"], sections["weekdays"], minute_of(inputs.now), zone)
+    yield "now", f"{sections['heading_now']}\n{line}"
     if inputs.conditions is not None:
         conditional = _conditional(inputs.flow)
         open_now = (c for c in inputs.conditions.checkpoints if c.id in conditional or c.when is not None)
@@ -385,8 +384,8 @@ def _remarks(inputs: PromptInput) -> Iterator[tuple[str, Sequence[tuple[str, str
     for var_id in dict.fromkeys((*stale, *inputs.conflicts)):
         rows: list[tuple[str, str]] = []
         if var_id in stale:
-            ago = _ago(sections, inputs.memory[var_id].updated_at or inputs.now, inputs.now)
-            rows.append((sections["stale_property"], sections["stale_value"].format(ago=ago)))
+            age = told_age(sections, inputs.memory[var_id].updated_at or inputs.now, inputs.now)
+            rows.append((sections["stale_property"], sections["stale_value"].format(ago=age)))
         if (conflict := inputs.conflicts.get(var_id)) is not None:
             other = conflict.other
             value = as_data(value_text(inputs.flow.contested[var_id].type, other.value))
@@ -396,18 +395,6 @@ def _remarks(inputs: PromptInput) -> Iterator[tuple[str, Sequence[tuple[str, str
                 told = sections["conflict_tool"].format(value=value, tool=_one_line(other.updated_by))
             rows.append((sections["conflict_property"], told))
         yield var_id, rows
-
-
-@lru_cache(maxsize=64)
-def _now_line(template: str, weekdays: str, minute: int, zone: tzinfo) -> str:
-    """The same for all conversations of a zone until the minute is over: offsets are of whole minutes."""
-    now = datetime.fromtimestamp(60 * minute, zone)
-    return template.format(
-        weekday=weekdays.split(",")[now.weekday()].strip(),
-        date=now.date().isoformat(),
-        time=f"{now.hour:02}:{now.minute:02}",
-        timezone=str(now.tzinfo),
-    )
 
 
 def _one_line(value: JsonValue) -> str:
@@ -428,54 +415,14 @@ def _attempt_lines(inputs: PromptInput) -> Iterator[str]:
             yield inputs.sections["attempt_task"].format(name=inputs.flow.tasks[task_id].name, n=refused)
 
 
-def tenant_zone(tenant: Mapping[str, object]) -> tzinfo:
-    """`tenant.timezone` when it names a zone, else UTC."""
-    name = tenant.get("timezone")
-    if isinstance(name, str) and name:
-        try:
-            return ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):  # `Europe` is a directory of the database
-            return UTC
-    return UTC
-
-
 def _memory_age(inputs: PromptInput, zone: tzinfo) -> str:
     updated = inputs.memory_updated_at
     if updated is None:
         return inputs.sections["memory_never"]
-    ago = _ago(inputs.sections, updated, inputs.now)
+    ago = told_age(inputs.sections, updated, inputs.now)
     # A third of the time of `isoformat`.
     when = orjson.dumps(updated.astimezone(zone), option=orjson.OPT_OMIT_MICROSECONDS)[1:20]
     return inputs.sections["memory_updated"].format(when=when.decode().replace("T", " "), ago=ago)
-
-
-def _ago(sections: PromptSections, since: datetime, now: datetime) -> str:
-    unit, number, _ = _age(since, now)
-    return sections[f"ago_{unit}"].format(n=number)
-
-
-def _minute(moment: datetime) -> int:
-    """Minutes since 1970."""
-    return int(moment.timestamp()) // 60
-
-
-_SECOND = timedelta(seconds=1)
-_AGE_UNITS = (
-    ("days", timedelta(days=1)),
-    ("hours", timedelta(hours=1)),
-    ("minutes", timedelta(minutes=1)),
-    ("seconds", _SECOND),
-)
-
-
-def _age(since: datetime, now: datetime) -> tuple[str, int, datetime]:
-    """How the age of something is told: the unit and how many of it, and until when."""
-    age = now - since
-    for unit, length in _AGE_UNITS:
-        if age >= length:
-            number = age // length
-            return unit, number, since + (number + 1) * length
-    return "seconds", 0, since + _SECOND
 
 
 def same_until(inputs: PromptInput) -> datetime:
@@ -483,14 +430,14 @@ def same_until(inputs: PromptInput) -> datetime:
     when an age is told otherwise, or when a search for a person is over."""
     if inputs.conditions is not None and inputs.conditions.by_the_clock:
         return inputs.now
-    moments = [datetime.fromtimestamp(60 * (_minute(inputs.now) + 1), UTC)]
+    moments = [datetime.fromtimestamp(60 * (minute_of(inputs.now) + 1), UTC)]
     updated, deadline = inputs.memory_updated_at, inputs.session.task.routing_deadline
     if updated is not None:
-        moments.append(_age(updated, inputs.now)[2])
+        moments.append(age_of(updated, inputs.now)[2])
     for var_id, spec in inputs.flow.ageing.items():
         entry = inputs.memory.get(var_id)
         if entry is not None and entry.has_value and entry.updated_at is not None:
-            moments.append(_age(entry.updated_at, inputs.now)[2])
+            moments.append(age_of(entry.updated_at, inputs.now)[2])
             if not is_stale(spec, entry, inputs.now):
                 moments[-1] = entry.updated_at + timedelta(seconds=spec.fresh_for or 0)
     if deadline is not None:

@@ -10,8 +10,9 @@ import orjson
 from flow_engine import errors, json_values, task_types
 from flow_engine.runtime import agent_data, memory, rules
 from flow_engine.runtime.compiled import TaskPlan
-from flow_engine.runtime.prompt import stale_of, tenant_zone
+from flow_engine.runtime.prompt import stale_of
 from flow_engine.runtime.runner import ConversationalFlowRunner
+from flow_engine.runtime.times import tenant_zone
 from flow_engine.testing.format import ExpectBody, Names
 from flow_engine.values import JsonValue, ValueRejected, canonical, listed
 

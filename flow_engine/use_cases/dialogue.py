@@ -18,10 +18,11 @@ from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_tu
 from flow_engine.runtime.agent_data import known_variables, prompt_input, told_of_advance, told_of_approval
 from flow_engine.runtime.events import Sender, dialogue_event, marked_unread
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
-from flow_engine.runtime.prompt import Prompt, same_until, tenant_zone
+from flow_engine.runtime.prompt import Prompt, same_until
 from flow_engine.runtime.replies import MemoryDump, UtteranceReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
+from flow_engine.runtime.times import tenant_zone
 from flow_engine.use_cases.transactor import ConversationDependencies, Decision, Transactor, Transition
 from flow_engine.vocabulary import MemoryFormat, Source, UtteranceType
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.runtime.memory import PreviousContact
-from flow_engine.runtime.prompt import Prompt, tenant_zone
+from flow_engine.runtime.prompt import Prompt
+from flow_engine.runtime.times import tenant_zone
 from flow_engine.vocabulary import Channel
 from system_prompts.loader import FileSystemPrompts
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version
