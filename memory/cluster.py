@@ -36,7 +36,7 @@ class ClusterDriver(MultiplexedDriver):
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
-    async def _send(self, key: str, *command: Any) -> Any:
+    async def _send(self, key: str, command: tuple[Any, ...]) -> Any:
         slot = key_slot(key.encode())
         if self._outdated:
             loop = asyncio.get_running_loop()
@@ -56,8 +56,8 @@ class ClusterDriver(MultiplexedDriver):
                     self._nodes[place] = Node(replace(self._address, host=place[0], port=place[1]))
                 connection = await self._nodes[place].connection()
                 if not asking:
-                    return await connection.send(*command)
-                _, answer = await asyncio.gather(connection.send("ASKING"), connection.send(*command))
+                    return await connection.send(command)
+                _, answer = await asyncio.gather(connection.send(("ASKING",)), connection.send(command))
                 return answer
             except exceptions.MovedError as moved:
                 place, asking = _named_by(moved, place), False
@@ -79,7 +79,7 @@ class ClusterDriver(MultiplexedDriver):
         """From the first node that answers. While none does, the slots stay: each command fails by itself."""
         for (host, _), node in tuple(self._nodes.items()):
             with suppress(exceptions.RedisError):
-                ranges = await (await node.connection()).send("CLUSTER", "SLOTS")
+                ranges = await (await node.connection()).send(("CLUSTER", "SLOTS"))
                 serving: list[_Place | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
                 for first, last, (name, port, *_), *_ in ranges:  # its replicas follow
                     told = (name or b"").decode()

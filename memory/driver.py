@@ -26,20 +26,21 @@ _NAMES = re.compile(r"^-- (KEYS|ARGV|OPTIONS|LISTS|WITH): (.+)$", re.MULTILINE)
 _FOLDER = Path(__file__).parent
 _START = """local position = {scalars}
 """
-_OPTIONS = """local options = tonumber(ARGV[position + 1])
-for i = position + 2, position + 2 * options, 2 do
-  arg[ARGV[i]] = ARGV[i + 1]
-end
-position = position + 1 + 2 * options
-setmetatable(arg, {__index = function() return '' end})
-"""
-_LISTS = """while position < #ARGV do
-  local name, list, last = ARGV[position + 1], {}, position + 2 + tonumber(ARGV[position + 2])
-  for i = position + 3, last do
-    list[#list + 1] = ARGV[i]
+_NAMED = """while position < #ARGV do
+  local name, value = ARGV[position + 1], ARGV[position + 2]
+  position = position + 2
+  if arg[name] then
+    local list, first = arg[name], position
+    position = position + tonumber(value)
+    for i = first + 1, position do
+      list[i - first] = ARGV[i]
+    end
+  else
+    arg[name] = value
   end
-  arg[name], position = list, last
 end
+"""
+_OPTIONS = """setmetatable(arg, {__index = function() return '' end})
 """
 
 
@@ -73,9 +74,9 @@ class Script:
                 _table("key", "KEYS", keys),
                 _table("arg", "ARGV", scalars),
                 _START.format(scalars=len(scalars)) if lists or options else "",
-                _OPTIONS if options else "",
                 *(f"arg.{each} = {{}}\n" for each in lists),
-                _LISTS if lists else "",
+                _NAMED if lists or options else "",
+                _OPTIONS if options else "",
                 *((_FOLDER / f"{each}.lua").read_text(encoding="utf-8") for each in found.get("WITH", ())),
                 text,
             )
@@ -86,22 +87,18 @@ class Script:
     def packed(self, keys: Mapping[str, str], args: Mapping[str, Any]) -> tuple[int, list[Value]]:
         """The number of keys, and keys and arguments in the script's order. KeyError: other names. Values go
         as UTF-8 bytes."""
-        flat: list[Value] = [keys[name] for name in self.keys[: len(keys)]]
-        flat += [args[name] for name in self.scalars]
-        if len(args) == len(self.scalars) and not self.options:
+        flat: list[Value] = [*map(keys.__getitem__, self.keys[: len(keys)])]
+        flat += map(args.__getitem__, self.scalars)
+        if len(args) == len(self.scalars):
             return len(keys), flat
-        options: list[Value] = []
-        lists: list[Value] = []
         for name, value in args.items():
             if name in self.options:
-                options += (name, value)
+                flat += (name, value)
             elif name in self.lists:
-                lists += (name, len(value), *value)
+                flat += (name, len(value), *value)
             elif name not in self.scalars:
                 raise KeyError(name)
-        if self.options:
-            flat.append(len(options) // 2)
-        return len(keys), [*flat, *options, *lists]
+        return len(keys), flat
 
 
 def _table(name: str, source: str, fields: Sequence[str]) -> str:

@@ -21,9 +21,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from memory.driver import Script, Subscription
-from memory.redis_py import ANSWER_WITHIN_S, ERRORS_TRANSLATED, RedisPyDriver
+from memory.redis_py import ANSWER_WITHIN_S, ERRORS_TRANSLATED, RedisPyDriver, translate
 
 LOOKED_AGAIN_AFTER_S = 0.1
+
+_pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)
 
 _ERRORS: Mapping[str, type[exceptions.RedisError]] = {
     "ASK": exceptions.AskError,
@@ -94,7 +96,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
-    def send(self, *command: Any) -> asyncio.Future[Any]:
+    def send(self, command: tuple[Any, ...]) -> asyncio.Future[Any]:
         """The answer, or redis-py's exceptions. A caller that waits no longer cancels its future alone."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if self.lost:
@@ -102,7 +104,7 @@ class Connection(asyncio.Protocol):
             return future
         if not self._out:
             self._loop.call_soon(self._flush)
-        self._out.append(cast("bytes", hiredis.pack_command(command)))
+        self._out.append(_pack(command))
         self._waiting.append((future, self._loop.time() + ANSWER_WITHIN_S))
         if self._watch is None:
             self._watch = self._loop.call_later(ANSWER_WITHIN_S, self._overdue)
@@ -195,7 +197,7 @@ class Node:
                         with ExitStack() as unfinished:
                             unfinished.callback(connection.close)
                             await asyncio.gather(
-                                *(connection.send(*command) for command in self.address.greeting())
+                                *(connection.send(command) for command in self.address.greeting())
                             )
                             unfinished.pop_all()
                         self._connection = connection
@@ -248,13 +250,13 @@ class MultiplexedSubscription:
     async def subscribe(self, channel: str) -> None:
         self._channels.add(channel)
         with ERRORS_TRANSLATED:
-            await (await self._connected()).send("SUBSCRIBE", channel)
+            await (await self._connected()).send(("SUBSCRIBE", channel))
 
     async def unsubscribe(self, channel: str) -> None:
         self._channels.discard(channel)
         if self._connection is not None and not self._connection.lost:
             with ERRORS_TRANSLATED:
-                await self._connection.send("UNSUBSCRIBE", channel)
+                await self._connection.send(("UNSUBSCRIBE", channel))
 
     async def next(self, *, within_s: float) -> tuple[str, bytes] | None:
         if not self._heard:
@@ -265,7 +267,7 @@ class MultiplexedSubscription:
                     async with asyncio.timeout(within_s):
                         await self._news.wait()
                 except TimeoutError:
-                    await connection.send("PING")
+                    await connection.send(("PING",))
         return self._heard.popleft() if self._heard else None
 
     async def _connected(self) -> Connection:
@@ -282,7 +284,7 @@ class MultiplexedSubscription:
                         failure = error
                 else:
                     raise failure
-                await asyncio.gather(*(connection.send("SUBSCRIBE", channel) for channel in self._channels))
+                await asyncio.gather(*(connection.send(("SUBSCRIBE", channel)) for channel in self._channels))
             return self._connection
 
     async def close(self) -> None:
@@ -305,27 +307,30 @@ class MultiplexedDriver(RedisPyDriver):
             return await super().run(script, keys, args, confirmed=True)
         number, packed = script.packed(keys, args)
         key = str(packed[0])
-        with ERRORS_TRANSLATED:
-            try:
-                return await self._send(key, "EVALSHA", script.sha, number, *packed)
-            except exceptions.NoScriptError:
-                return await self._send(key, "EVAL", script.source, number, *packed)
+        try:  # costs nothing where nothing is raised, as a context does
+            return await self._send(key, ("EVALSHA", script.sha, number, *packed))
+        except exceptions.NoScriptError:
+            with ERRORS_TRANSLATED:
+                return await self._send(key, ("EVAL", script.source, number, *packed))
+        except Exception as error:
+            translate(error)
+            raise
 
     async def get(self, key: str) -> bytes | None:
         with ERRORS_TRANSLATED:
-            return await self._send(key, "GET", key)
+            return await self._send(key, ("GET", key))
 
     async def expire(self, key: str, lifetime_s: int) -> bool:
         with ERRORS_TRANSLATED:
-            return bool(await self._send(key, "EXPIRE", key, lifetime_s))
+            return bool(await self._send(key, ("EXPIRE", key, lifetime_s)))
 
     async def hget(self, key: str, field: str) -> bytes | None:
         with ERRORS_TRANSLATED:
-            return await self._send(key, "HGET", key, field)
+            return await self._send(key, ("HGET", key, field))
 
     async def hmget(self, key: str, fields: Sequence[str]) -> Sequence[bytes | None]:
         with ERRORS_TRANSLATED:
-            return await self._send(key, "HMGET", key, *fields)
+            return await self._send(key, ("HMGET", key, *fields))
 
     async def zadd(self, key: str, scores: Mapping[str, float], *, confirmed: bool = False) -> None:
         if confirmed and self._wait_replicas:
@@ -333,22 +338,22 @@ class MultiplexedDriver(RedisPyDriver):
             return
         flat = [part for member, score in scores.items() for part in (score, member)]
         with ERRORS_TRANSLATED:
-            await self._send(key, "ZADD", key, *flat)
+            await self._send(key, ("ZADD", key, *flat))
 
     async def ping(self) -> None:
         with ERRORS_TRANSLATED:
-            await self._send("", "PING")
+            await self._send("", ("PING",))
 
     def subscription(self) -> Subscription:
         return MultiplexedSubscription(lambda: [self._node.address])
 
-    def _send(self, key: str, *command: Any) -> Awaitable[Any]:
+    def _send(self, key: str, command: tuple[Any, ...]) -> Awaitable[Any]:
         """The answer. `key` says which server of several it is for."""
         connection = self._node.open_connection()
-        return self._connect_and_send(command) if connection is None else connection.send(*command)
+        return self._connect_and_send(command) if connection is None else connection.send(command)
 
-    async def _connect_and_send(self, command: Sequence[Any]) -> Any:
-        return await (await self._node.connection()).send(*command)
+    async def _connect_and_send(self, command: tuple[Any, ...]) -> Any:
+        return await (await self._node.connection()).send(command)
 
     async def close(self) -> None:
         self._node.close()

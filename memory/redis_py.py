@@ -41,9 +41,26 @@ _CLOSED = ("'NoneType' object has no attribute", "the handler is closed")
 _REFUSING_CODES = ("MISCONF", "NOREPLICAS", "BUSY")
 
 
+def translate(error: BaseException) -> None:
+    """Raise what `Driver` names for an error of redis-py, or of whoever raises them in its place. Any other
+    is let be."""
+    closed = isinstance(error, (AttributeError, RuntimeError)) and any(s in str(error) for s in _CLOSED)
+    if closed or isinstance(error, _AWAY):
+        raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
+    if not isinstance(error, exceptions.RedisError):
+        return
+    code = str(error).split(" ")[0]
+    if isinstance(error, _REFUSING_WRITES) or code in _REFUSING_CODES:
+        refused = "the conversation memory takes no writes now"
+        raise RetryLater("memory_unavailable", refused, after_seconds=5) from error
+    if "WRONGTYPE" in str(error):
+        foreign = "a key of the conversation memory holds another type: it was overwritten"
+        raise CallTheOperator("memory_unreadable", foreign) from error
+    raise CallTheOperator("memory_refused", f"Redis refuses a command: {code}") from error
+
+
 class ErrorsTranslated:
-    """A context which errors of redis-py, and of whoever raises them in its place, leave as those that
-    `Driver` names. It keeps nothing, so one serves all."""
+    """A context which errors leave as by `translate`. It keeps nothing, so one serves all."""
 
     def __enter__(self) -> None:
         return
@@ -51,21 +68,8 @@ class ErrorsTranslated:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            return
-        closed = isinstance(error, (AttributeError, RuntimeError)) and any(s in str(error) for s in _CLOSED)
-        if closed or isinstance(error, _AWAY):
-            raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
-        if not isinstance(error, exceptions.RedisError):
-            return
-        code = str(error).split(" ")[0]
-        if isinstance(error, _REFUSING_WRITES) or code in _REFUSING_CODES:
-            refused = "the conversation memory takes no writes now"
-            raise RetryLater("memory_unavailable", refused, after_seconds=5) from error
-        if "WRONGTYPE" in str(error):
-            foreign = "a key of the conversation memory holds another type: it was overwritten"
-            raise CallTheOperator("memory_unreadable", foreign) from error
-        raise CallTheOperator("memory_refused", f"Redis refuses a command: {code}") from error
+        if error is not None:
+            translate(error)
 
 
 ERRORS_TRANSLATED = ErrorsTranslated()

@@ -17,7 +17,6 @@ from flow_engine.ports.telemetry import Observer, Tracing, Untraced
 from flow_engine.runtime.storage import Changes, ConversationMemory, Erasure, LoadedConversation, Outcome
 
 Destination = Literal["otlp", "console"]
-StoreName = Literal["memory", "flows"]
 
 
 @contextmanager
@@ -37,11 +36,10 @@ def tracing_to(destination: Destination | None) -> Generator[Tracing]:
 
 
 class StoreErrors:
-    """A context that counts the failures of a store, RetryLater, and lets them through."""
+    """A context that counts the failures of the stores of flows, RetryLater, and lets them through."""
 
-    def __init__(self, observer: Observer, store: StoreName) -> None:
+    def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        self._store = store
 
     def __enter__(self) -> None:
         return
@@ -50,7 +48,7 @@ class StoreErrors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, RetryLater):
-            self._observer.count("store_errors", store=self._store)
+            self._observer.count("store_errors", store="flows")
 
 
 def observed_memory(memory: ConversationMemory, observer: Observer, tracing: Tracing) -> ConversationMemory:
@@ -59,11 +57,12 @@ def observed_memory(memory: ConversationMemory, observer: Observer, tracing: Tra
 
 
 class ObservedMemory:
-    """Implements `ConversationMemory`: counts its errors."""
+    """Implements `ConversationMemory`: counts its failures, RetryLater. It is passed by every request, so by
+    handlers, which cost nothing until they are needed, as a context does."""
 
     def __init__(self, memory: ConversationMemory, observer: Observer) -> None:
         self._memory = memory
-        self._errors = StoreErrors(observer, "memory")
+        self._observer = observer
 
     async def load(
         self,
@@ -72,19 +71,31 @@ class ObservedMemory:
         idempotency: IdempotencyKey | None = None,
         with_turns: bool = False,
     ) -> LoadedConversation:
-        with self._errors:
+        try:
             return await self._memory.load(conversation, idempotency=idempotency, with_turns=with_turns)
+        except RetryLater:
+            self._count_failure()
+            raise
 
     def held(self, conversation: ConversationRef) -> LoadedConversation | None:
         return self._memory.held(conversation)
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
-        with self._errors:
+        try:
             return await self._memory.commit(conversation, changes)
+        except RetryLater:
+            self._count_failure()
+            raise
 
     async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
-        with self._errors:
+        try:
             return await self._memory.erase(conversation, erasure)
+        except RetryLater:
+            self._count_failure()
+            raise
+
+    def _count_failure(self) -> None:
+        self._observer.count("store_errors", store="memory")
 
 
 class TracedMemory:
@@ -126,7 +137,7 @@ class ObservedFlowStore:
 
     def __init__(self, flows: FlowStore, observer: Observer) -> None:
         self._flows = flows
-        self._errors = StoreErrors(observer, "flows")
+        self._errors = StoreErrors(observer)
 
     async def insert(self, tenant_id: str, flow: FlowRecord) -> bool:
         with self._errors:
@@ -150,7 +161,7 @@ class ObservedVersionStore:
 
     def __init__(self, versions: VersionStore, observer: Observer) -> None:
         self._versions = versions
-        self._errors = StoreErrors(observer, "flows")
+        self._errors = StoreErrors(observer)
 
     async def insert(self, tenant_id: str, version: StoredVersion) -> bool:
         with self._errors:
