@@ -111,7 +111,9 @@ class Session(_Stored, frozen=True, kw_only=True):
     @property
     def latest_contact(self) -> Contact:
         """The active contact, else the one that started last."""
-        return self.active_contact or max(self.contacts.values(), key=lambda contact: contact.started_at)
+        if self.active_contact_id is not None:
+            return self.contacts[self.active_contact_id]
+        return max(self.contacts.values(), key=lambda contact: contact.started_at)
 
     @property
     def own_contacts(self) -> Mapping[str, Contact]:

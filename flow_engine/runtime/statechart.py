@@ -13,10 +13,11 @@ what a snapshot stores and people read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
+from msgspec import Struct
 from statemachine import StateChart, registry
 from statemachine.io import create_machine_class_from_definition  # pyright: ignore[reportUnknownVariableType]
 from statemachine.orderedset import OrderedSet
@@ -43,7 +44,7 @@ class EntryGuard(Protocol):
     def allows(self, task_id: str) -> bool: ...
 
 
-class StateConfiguration(NamedTuple):
+class StateConfiguration(Struct, frozen=True):
     """Where a conversation stands: active state values, outermost first, and what history holds. At most
     three values; ids in them are percent-encoded in UTF-8."""
 
