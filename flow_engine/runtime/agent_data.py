@@ -300,8 +300,7 @@ def _fixed_parts(runner: ConversationState) -> replies.FixedParts:
         conditional_tools=any(tool.when is not None for tool in chosen),
         targets={task_id: _target(flow, flow.tasks[task_id]) for task_id in task.connected},
     )
-    if fixed.weight <= platform.fixed.maxsize:
-        platform.fixed[key] = fixed
+    platform.fixed.put(key, fixed)
     return fixed
 
 

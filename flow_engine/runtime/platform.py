@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import cast
 
 import orjson
-from cachetools import LRUCache
 
 from flow_engine.documents import FlowVersion
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.runtime.compiled import CompiledFlow
+from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.prompt import Composer, PromptSections
 from flow_engine.runtime.rendered import TaskTexts
 from flow_engine.runtime.replies import FixedParts, JsonObject, MediaReply
@@ -37,9 +37,7 @@ class Platform:
         self.memory_format: MemoryFormat = memory_format
         self.composer = Composer()
         self.texts = TaskTexts()
-        self.fixed: LRUCache[tuple[str, ...], FixedParts] = LRUCache(
-            FIXED_BYTES, getsizeof=lambda parts: parts.weight
-        )
+        self.fixed = Kept[tuple[str, ...], FixedParts](FIXED_BYTES, lambda parts: parts.weight)
         self._media: dict[str, MediaSettings] = {}
         self._sections: dict[tuple[str, str], PromptSections] = {}
 

@@ -19,11 +19,11 @@ from typing import cast
 
 import msgspec
 import orjson
-from cachetools import LRUCache
 
 from flow_engine.documents import Checkpoint
 from flow_engine.masking import Secrets
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
+from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.memory import Conflict, MemoryEntry, PreviousContact, is_stale
 from flow_engine.runtime.rules import channel_available, missing_variables
 from flow_engine.runtime.session import Session
@@ -128,17 +128,15 @@ class Composer:
     Keeps the prefixes that were used last, by all that they are made from: at most `PREFIX_BYTES`."""
 
     def __init__(self) -> None:
-        self._prefixes: LRUCache[tuple[object, ...], Prefix] = LRUCache(PREFIX_BYTES, getsizeof=_prefix_bytes)
+        self._prefixes = Kept[tuple[object, ...], Prefix](PREFIX_BYTES, _prefix_bytes)
 
     def compose(self, inputs: PromptInput) -> Prompt:
         """Every section in its order. Raises KeyError for a section that the platform's prompts lack."""
         known_by, contact = _of_session(inputs)
-        try:
-            prefix = self._prefixes[known_by]
-        except KeyError:
+        prefix = self._prefixes.get(known_by)
+        if prefix is None:
             prefix = Prefix.of(_joined(prefix_sections(inputs)))
-            if _prefix_bytes(prefix) <= PREFIX_BYTES:
-                self._prefixes[known_by] = prefix
+            self._prefixes.put(known_by, prefix)
         return Prompt(
             prefix,
             _joined((("contact", contact), *moment_sections(inputs))),

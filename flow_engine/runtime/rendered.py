@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import orjson
-from cachetools import LRUCache
 
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
+from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.session import Session
 from flow_engine.templates import VALUES, Allowance, TemplateScope, compile_template, render_source
@@ -32,10 +32,8 @@ class TaskTexts:
     """The texts that were rendered last, at most `most_bytes` of them."""
 
     def __init__(self, most_bytes: int = TEXT_BYTES) -> None:
-        self._kept: LRUCache[tuple[str | bytes, ...], Mapping[str, object]] = LRUCache(
-            most_bytes, getsizeof=_weight
-        )
-        self._reads: LRUCache[tuple[str, str], _Reads] = LRUCache(TASKS_KNOWN)
+        self._kept = Kept[tuple[str | bytes, ...], Mapping[str, object]](most_bytes, _weight)
+        self._reads = Kept[tuple[str, str], _Reads](TASKS_KNOWN)
 
     def of(
         self,
@@ -51,7 +49,7 @@ class TaskTexts:
             sources = (flow.document.global_prompt, task.document.prompt, *_sources(flow, task).values())
             every = {read for source in sources for read in compile_template(source, lenient=True).reads}
             reads = [(root, keys) for root, *keys in sorted(every) if root not in _BY_THE_KEY]
-            self._reads[flow.content_hash, task.id] = reads
+            self._reads.put((flow.content_hash, task.id), reads)
         contact = session.latest_contact
         seen = b""
         if reads:
@@ -70,8 +68,8 @@ class TaskTexts:
         if texts is None:
             allowance = Allowance()
             texts = render_task(flow, task, scope_of(flow, task, session, memory, tenant), allowance)
-            if not allowance.cut and _weight(texts) <= self._kept.maxsize:
-                self._kept[key] = texts
+            if not allowance.cut:
+                self._kept.put(key, texts)
         return texts
 
 

@@ -7,7 +7,6 @@ from typing import cast
 
 import msgspec
 import orjson
-from cachetools import LRUCache
 
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.idempotency import FinalReply, IdempotencyKey
@@ -17,6 +16,7 @@ from flow_engine.masking import cards_masked
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.runtime.agent_data import known_variables, prompt_input, told_of_advance, told_of_approval
 from flow_engine.runtime.events import Sender, dialogue_event, marked_unread
+from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
 from flow_engine.runtime.prompt import Prompt, same_until
 from flow_engine.runtime.replies import MemoryDump, UtteranceReply
@@ -70,23 +70,22 @@ class QuietReplies:
     time."""
 
     def __init__(self, most_bytes: int) -> None:
-        self._kept: LRUCache[tuple[ConversationRef, str | None], ReadReply] = LRUCache(
-            most_bytes, getsizeof=lambda reply: len(reply.body) + QUIET_REST_BYTES
+        self._kept = Kept[tuple[ConversationRef, str | None], ReadReply](
+            most_bytes, lambda reply: len(reply.body) + QUIET_REST_BYTES
         )
 
     def find(
         self, conversation: ConversationRef, form: str | None, state: bytes, now: datetime
     ) -> ReadReply | None:
         """`form` is what was asked for. None where nothing is kept that is right `now`, in UTC."""
-        try:
-            kept = self._kept[conversation, form]
-        except KeyError:
-            return None
-        return kept if kept.state == state and kept.made_at <= now < kept.same_until else None
+        kept = self._kept.get((conversation, form))
+        if kept is not None and kept.state == state and kept.made_at <= now < kept.same_until:
+            return kept
+        return None
 
     def keep(self, conversation: ConversationRef, form: str | None, reply: ReadReply) -> None:
-        if reply.state and len(reply.body) + QUIET_REST_BYTES <= self._kept.maxsize:
-            self._kept[conversation, form] = reply
+        if reply.state:
+            self._kept.put((conversation, form), reply)
 
 
 class DialogueService:

@@ -5,7 +5,6 @@ its own key beside the conversations.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -14,6 +13,7 @@ from flow_engine.documents import content_hash, parse_json
 from flow_engine.errors import CallTheOperator, CorrectTheInput, LookElsewhere, RetryLater
 from flow_engine.ports.flow_store import DefinitionStore
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
+from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.mining_state import Rollout
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.publishing import find_tag
@@ -68,11 +68,10 @@ class VersionsInUse:
     ) -> None:
         self._flow_service = flow_service
         self._definitions = definitions
-        self._capacity = capacity
-        self._compiled: OrderedDict[CompiledKey, VersionInUse] = OrderedDict()
+        self._compiled = Kept[CompiledKey, VersionInUse](capacity)
         self._compiling: dict[CompiledKey, asyncio.Future[VersionInUse]] = {}
         self._opening: dict[tuple[str | bytes, ...], asyncio.Future[VersionInUse]] = {}
-        self._startable: OrderedDict[tuple[str, str], StartableVersion] = OrderedDict()
+        self._startable = Kept[tuple[str, str], StartableVersion](capacity)
 
     @property
     def kept(self) -> int:
@@ -114,7 +113,7 @@ class VersionsInUse:
             known = self._startable.get((tenant_id, version_id)) or StartableVersion(
                 await _once(self._opening, (tenant_id, stored.document), prepared), record.campaign_id
             )
-        _keep(self._startable, (tenant_id, version_id), known, self._capacity)
+            self._startable.put((tenant_id, version_id), known)
         return known if rollout is None else replace(known, rollout=rollout)
 
     async def pinned(self, tenant_id: str, version_id: str, wanted_hash: str) -> VersionInUse:
@@ -122,7 +121,7 @@ class VersionsInUse:
 
         Raises CallTheOperator `definition_lost` when neither store holds that content any more.
         """
-        known = self._kept(tenant_id, wanted_hash)
+        known = self._compiled.get((tenant_id, wanted_hash))
         if known is not None:
             return known
         return await _once(
@@ -165,25 +164,17 @@ class VersionsInUse:
 
         Raises RetryLater `version_of_newer_release`, and ReloadAndDecide `version_is_draft`.
         """
-        known = self._kept(
-            tenant_id, digest
-        )  # who comes a moment later finds what the others have waited for
+        key = (tenant_id, digest)
+        known = self._compiled.get(key)  # who comes a moment later finds what the others have waited for
         if known is not None:
             return known
-        key = (tenant_id, digest)
 
         async def compiled() -> VersionInUse:
             version = await asyncio.to_thread(_compiled, document, digest, raw)
-            _keep(self._compiled, key, version, self._capacity)
+            self._compiled.put(key, version)
             return version
 
         return await _once(self._compiling, key, compiled)
-
-    def _kept(self, tenant_id: str, digest: str) -> VersionInUse | None:
-        known = self._compiled.get((tenant_id, digest))
-        if known is not None:
-            self._compiled.move_to_end((tenant_id, digest))
-        return known
 
 
 async def _once(
@@ -219,13 +210,6 @@ def _compiled(document: bytes, digest: str, raw: object) -> VersionInUse:
             "version_of_newer_release",
             "this replica's release cannot read the version; one that is updated already can",
         ) from refused
-
-
-def _keep(kept: OrderedDict[_Key, _Value], key: _Key, value: _Value, capacity: int) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    while len(kept) > capacity:
-        kept.popitem(last=False)
 
 
 def _definition_lost(version_id: str) -> CallTheOperator:

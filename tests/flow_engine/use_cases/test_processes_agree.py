@@ -12,7 +12,6 @@ from typing import Any
 
 import orjson
 import pytest
-from cachetools import LRUCache
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.outbound import OutboundReply
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.human_part import HumanReport
+from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.memory import MemoryWrite
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.rendered import TaskTexts
@@ -87,7 +87,7 @@ class World:
     def process(self, held_bytes: int, *, platform_bytes: int = 1_000_000) -> Process:
         platform = Platform(PROMPTS, lambda: "http://127.0.0.1", "markdown")
         platform.texts = TaskTexts(platform_bytes)
-        platform.fixed = LRUCache(platform_bytes, getsizeof=lambda parts: parts.weight)
+        platform.fixed = Kept(platform_bytes, lambda parts: parts.weight)
         dependencies = ConversationDependencies(
             memory=MemoryManager(self.redis.driver, held=HeldConversations(held_bytes)),
             versions=self.versions,
