@@ -19,7 +19,7 @@ from flow_engine.runtime.memory import MINER, Conflict, age_s, is_stale
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import masked_conflicts
 from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput
-from flow_engine.runtime.rules import UnmetCondition, reachable_tasks
+from flow_engine.runtime.rules import UnmetCondition, connected_on, missing_variables, reachable_tasks
 from flow_engine.values import JsonValue, utc_text
 from flow_engine.vocabulary import MemoryFormat
 
@@ -249,18 +249,21 @@ def _tools(runner: ConversationState, fixed: replies.FixedParts) -> Sequence[byt
 
 
 def _reachable(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
-    described, names = runner.session.task.descriptions, runner.flow.variables
-    tasks: list[bytes] = []
-    for reachable in reachable_tasks(runner.flow, runner.task, runner.guard):
-        head, required = fixed.targets.get(reachable.task.id) or _target(runner.flow, reachable.task)
-        missing = b"[]"
-        if reachable.missing:
-            missing = orjson.dumps([names.name_of(var_id) for var_id in reachable.missing])
-        found = reachable.condition
-        condition = b"null" if found is None else orjson.dumps(found)
-        description = orjson.dumps(described[reachable.task.id])
-        tasks.append(b'%b%b%b%b,"condition":%b}' % (head, description, required, missing, condition))
-    return b"[%b]" % b",".join(tasks)
+    if not fixed.targets:
+        return b"[]"
+    flow, described, memory = runner.flow, runner.session.task.descriptions, runner.memory
+    guard = runner.guard if flow.conditions else None
+    parts: list[bytes] = []
+    for target in fixed.targets:
+        task = flow.tasks[target.task_id]
+        missing = missing_variables(task, memory)
+        found = None if guard is None else guard.state_of(task)
+        parts += (
+            *(target.head, orjson.dumps(described[task.id]), target.required),
+            orjson.dumps([*map(flow.variables.name_of, missing)]) if missing else b"[]",
+            b',"condition":null}' if found is None else b',"condition":%b}' % orjson.dumps(found),
+        )
+    return b"".join((*parts, b"]"))
 
 
 # --- what follows from version, task, channel and language ------------------------------------
@@ -298,16 +301,23 @@ def _fixed_parts(runner: ConversationState) -> replies.FixedParts:
         tools=tools,
         tool_values=tool_values,
         conditional_tools=any(tool.when is not None for tool in chosen),
-        targets={task_id: _target(flow, flow.tasks[task_id]) for task_id in task.connected},
+        targets=[
+            _target(flow, target, b"," if number else b"[")
+            for number, target in enumerate(connected_on(channel, flow, task))
+        ],
     )
     platform.fixed.put(key, fixed)
     return fixed
 
 
-def _target(flow: CompiledFlow, task: TaskPlan) -> tuple[bytes, bytes]:
+def _target(flow: CompiledFlow, task: TaskPlan, before: bytes) -> replies.FixedTarget:
     head = orjson.dumps({"taskId": task.id, "name": task.name, "type": task.type})
     required = orjson.dumps([flow.variables.name_of(var_id) for var_id in task.required])
-    return head[:-1] + b',"description":', b',"requiredVariables":%b,"missingVariables":' % required
+    return replies.FixedTarget(
+        task.id,
+        b'%b%b,"description":' % (before, head[:-1]),
+        b',"requiredVariables":%b,"missingVariables":' % required,
+    )
 
 
 def _mcp_tools(

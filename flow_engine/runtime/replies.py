@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NotRequired
 
+import msgspec
 from typing_extensions import TypedDict
 
 from flow_engine.vocabulary import ApprovalStatus, HumanOutcome, Phase, SensitiveKind, TextRefusalCode
@@ -328,13 +329,21 @@ class MemoryDump(TypedDict):
     memoryRevision: int
 
 
+class FixedTarget(msgspec.Struct, frozen=True):
+    """A task that can be asked for, by its id: its part of a list up to its description, and from there to
+    what is missing. The first one's begins the list."""
+
+    task_id: str
+    head: bytes
+    required: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class FixedParts:
     """JSON texts, bytes of UTF-8. `task` and `conversation` are members of the reply's object, the second
     those that follow from language and channel; `media` too, None where templates choose the model or voice.
     `tools` is cut where the value of a variable goes, whose ids are in `tool_values`; where some of them have
-    conditions, they are put together for each reply. `targets` are by task id a reachable task up to its
-    description, and from there to what is missing."""
+    conditions, they are put together for each reply. `targets` are the tasks of `reachable_tasks`."""
 
     task: bytes
     conversation: bytes
@@ -342,10 +351,10 @@ class FixedParts:
     tools: Sequence[bytes]
     tool_values: Sequence[str]
     conditional_tools: bool
-    targets: Mapping[str, tuple[bytes, bytes]]
+    targets: Sequence[FixedTarget]
 
     @property
     def weight(self) -> int:
         """In bytes."""
-        texts = (self.task, self.conversation, self.media or b"", *self.tools, *self.targets.values())
-        return sum(len(text) if isinstance(text, bytes) else len(text[0]) + len(text[1]) for text in texts)
+        targets = [part for target in self.targets for part in (target.head, target.required)]
+        return sum(map(len, (self.task, self.conversation, self.media or b"", *self.tools, *targets)))

@@ -160,13 +160,21 @@ def channel_available(task: TaskPlan, channel: str) -> bool:
 
 def missing_variables(task: TaskPlan, memory: Mapping[str, MemoryEntry]) -> tuple[str, ...]:
     """Ids of the required variables without a value; `false` and `0` are values (F5)."""
-    if not task.required:
-        return ()
-    return tuple([v for v in task.required if v not in memory or memory[v].value is None])
+    missing: tuple[str, ...] = ()
+    for var_id in task.required:
+        entry = memory.get(var_id)
+        if entry is None or entry.value is None:
+            missing += (var_id,)
+    return missing
+
+
+def connected_on(channel: str, flow: CompiledFlow, current: TaskPlan) -> list[TaskPlan]:
+    """The other tasks that can follow on a channel, in the order of the document."""
+    others = [flow.tasks[task_id] for task_id in current.connected if task_id != current.id]
+    return [task for task in others if channel_available(task, channel)]
 
 
 def reachable_tasks(flow: CompiledFlow, current: TaskPlan, guard: TaskGuard) -> tuple[ReachableTask, ...]:
-    candidates = [flow.tasks[task_id] for task_id in current.connected if task_id != current.id]
     return tuple(
         [
             ReachableTask(
@@ -175,8 +183,7 @@ def reachable_tasks(flow: CompiledFlow, current: TaskPlan, guard: TaskGuard) -> 
                 missing_variables(task, guard.memory),
                 guard.state_of(task) if flow.conditions else None,
             )
-            for task in candidates
-            if channel_available(task, guard.channel)
+            for task in connected_on(guard.channel, flow, current)
         ]
     )
 
