@@ -32,7 +32,8 @@ def agent_data_of(
 ) -> bytes:
     """Everything an agent needs to go on, after whatever the runner has done: `AgentData` as JSON, and
     `TaskChanged` with a `result`."""
-    session, prompt, fixed = runner.session, compose_prompt(runner), _fixed_parts(runner)
+    session, inputs, fixed = runner.session, prompt_input(runner), _fixed_parts(runner)
+    prompt = runner.platform.composer.compose(inputs)
     own: dict[str, object] = {
         "conversationId": session.conversation_id,
         "contactId": contact_id,
@@ -42,19 +43,19 @@ def agent_data_of(
         "command": command,
         "taskStatus": runner.status,
     }
-    if (back := runner.returns_to) is not None:
-        own["returnsTo"] = back.name
+    if inputs.returns_to is not None:
+        own["returnsTo"] = inputs.returns_to
     if runner.left_task is not None:
         own["leftTask"] = runner.left_task.name
-    own.update(told_of_advance(runner))
-    own.update(told_of_approval(runner))
+    own |= told_of_advance(runner)
+    own |= told_of_approval(runner)
     if result is not None:
         own["result"] = result
+    own["prefixHash"] = prompt.stable.hash
     return b"".join(
         (
             orjson.dumps(own)[:-1],
-            b',"prefixHash":"%b","prompt":"%b\\n\\n' % (prompt.prefix_hash.encode(), prompt.stable.json),
-            orjson.dumps(prompt.volatile)[1:],
+            *(b',"prompt":"', prompt.stable.json, b"\\n\\n", orjson.dumps(prompt.volatile)[1:]),
             *(b",", fixed.task, b",", fixed.conversation, b","),
             _media(runner) if fixed.media is None else fixed.media,
             *(
