@@ -172,7 +172,7 @@ def prompt_parts(inputs: PromptInput) -> Sequence[PromptPart]:
 
 def _of_session(inputs: PromptInput) -> tuple[tuple[object, ...], str]:
     """What follows from the session and what never changes beside it: by what its prefix is known, and the
-    text of `contact_sections`. Kept while it is the same session; sensitive values are of the memory."""
+    text of `contact_sections`. Kept while it is the same session, as `_contact`."""
     session, task = inputs.session, inputs.session.task
     made_of = (inputs.flow, session, inputs.previous_contacts, inputs.tenant)
     kept = inputs.composed.of_session
@@ -180,7 +180,7 @@ def _of_session(inputs: PromptInput) -> tuple[tuple[object, ...], str]:
         return kept[1:]
     known_by = (
         *(inputs.flow.content_hash, task.task_id, session.latest_contact.channel, session.language),
-        *(task.global_prompt, task.prompt, *task.descriptions.items()),
+        *(task.global_prompt, task.prompt, *task.descriptions, *task.descriptions.values()),
         _history(inputs),
         inputs.returns_to,
     )
@@ -204,7 +204,7 @@ def _joined(sections: Iterable[NamedText]) -> str:
 
 
 def _section(heading: str, lines: Iterable[str]) -> str:
-    body = "\n".join(line for line in lines if line)
+    body = "\n".join([line for line in lines if line])
     return f"{heading}\n{body}" if body else ""
 
 
@@ -300,47 +300,60 @@ def _reachable_lines(inputs: PromptInput, plan: TaskPlan) -> Iterator[str]:
         yield sections["reachable_back"].format(name=inputs.returns_to)
 
 
-def contact_sections(inputs: PromptInput) -> Iterator[NamedText]:
+def contact_sections(inputs: PromptInput) -> Sequence[NamedText]:
     """What may be another with each step, in its order; empty sections are left out later. Texts of one or
     more lines. Raises KeyError for a section that the platform's prompts lack."""
-    sections, session = inputs.sections, inputs.session
+    session = inputs.session
+    status = inputs.flow.chart.status(session.states)
+    kind = inputs.flow.tasks[session.task.task_id].kind
+    told = "" if status is None else _status_line(inputs, inputs.sections[kind.status_sections[status]])
+    return ("contact", _contact(inputs)), ("human_part", told)
+
+
+def _contact(inputs: PromptInput) -> str:
+    """Kept while the contact's data are the same, whatever the task; sensitive values are of the memory."""
+    sections, data = inputs.sections, inputs.session.latest_contact.data
+    kept = inputs.composed.contact if inputs.secrets is None else None
+    if kept is not None and kept[0] is sections and kept[1] is data:
+        return kept[2]
+    field = sections["contact_field"]
     fields = [
-        sections["contact_field"].format(
+        field.format(
             name=_one_line(name)[:MAX_FIELD_NAME],
             value=inputs.without_secrets(_one_line(cast("JsonValue", value))),
         )
-        for name, value in session.latest_contact.data.items()
+        for name, value in data.items()
         if value not in (None, "")
     ]
-    yield "contact", _section(sections["heading_contact"], fields)
-    status = inputs.flow.chart.status(session.states)
-    kind = inputs.flow.tasks[session.task.task_id].kind
-    told = "" if status is None else _status_line(inputs, sections[kind.status_sections[status]])
-    yield "human_part", told
+    text = _section(sections["heading_contact"], fields)
+    if inputs.secrets is None:
+        inputs.composed.contact = sections, data, text
+    return text
 
 
-def moment_sections(inputs: PromptInput) -> Iterator[NamedText]:
+def moment_sections(inputs: PromptInput) -> Sequence[NamedText]:
     """What may be another with each prompt, as `contact_sections`, which these follow."""
     sections, zone = inputs.sections, tenant_zone(inputs.tenant)
     line = now_line(sections["now"], sections["weekdays"], minute_of(inputs.now), zone)
-    yield "now", f"{sections['heading_now']}\n{line}"
+    told = [("now", f"{sections['heading_now']}\n{line}")]
     if inputs.conditions is not None:
         conditional = _conditional(inputs.flow)
         open_now = (c for c in inputs.conditions.checkpoints if c.id in conditional or c.when is not None)
         lines = _checkpoint_lines(sections, open_now)
-        yield "checkpoints_now", _section(sections["heading_checkpoints"], lines)
+        told.append(("checkpoints_now", _section(sections["heading_checkpoints"], lines)))
         unmet = (
             sections["condition_unmet"].format(name=n, reason=" ".join(r.split()))
             for n, r in inputs.conditions.unmet
         )
-        yield "unmet_conditions", _section(sections["conditions_heading"], unmet)
+        told.append(("unmet_conditions", _section(sections["conditions_heading"], unmet)))
     if inputs.suggested:
         names = [sections["suggested_task"].format(name=task.name) for task in inputs.suggested]
-        yield "suggested_tasks", _section(sections["suggested_heading"], names)
+        told.append(("suggested_tasks", _section(sections["suggested_heading"], names)))
     if inputs.attempts or inputs.session.refused:
-        yield "attempts", _section(sections["attempts_heading"], _attempt_lines(inputs))
+        told.append(("attempts", _section(sections["attempts_heading"], _attempt_lines(inputs))))
     table = _table(inputs) or sections["memory_empty"]
-    yield "memory", f"{sections['heading_memory']}\n{_memory_age(inputs, zone)}\n\n{table}"
+    told.append(("memory", f"{sections['heading_memory']}\n{_memory_age(inputs, zone)}\n\n{table}"))
+    return told
 
 
 def _table(inputs: PromptInput) -> str:
@@ -396,7 +409,7 @@ def _remarks(inputs: PromptInput) -> Iterator[tuple[str, Sequence[tuple[str, str
 
 
 def _one_line(value: JsonValue) -> str:
-    return " ".join(value_text("custom", value).split())
+    return " ".join((value if isinstance(value, str) else value_text("custom", value)).split())
 
 
 def _attempt_lines(inputs: PromptInput) -> Iterator[str]:

@@ -88,6 +88,7 @@ class Composed(msgspec.Struct):
     right while they are the same. None where nothing is made."""
 
     of_session: tuple[tuple[object, ...], tuple[object, ...], str] | None = None
+    contact: tuple[object, object, str] | None = None
     table: tuple[tuple[object, ...], str] | None = None
 
 

@@ -66,7 +66,7 @@ async def test_two_processes_that_keep_replies_answer_as_one_that_keeps_none(see
                     continue
                 held = known.memory.held(REF)
                 if held is not None:  # what its prompts have made is kept beside it
-                    held.composed.of_session = held.composed.table = None
+                    held.composed.of_session = held.composed.contact = held.composed.table = None
                 cold = await reader(scene, known).prompt(REF)  # after the first: a command is told once
                 again = await scene.http.get(PATH)
                 assert (again.content, again.headers["etag"]) == (cold.body, cold.etag)

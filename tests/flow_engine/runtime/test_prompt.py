@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
+from flow_engine.masking import Secrets
+from flow_engine.runtime.agent_data import prompt_input
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.prompt import Prompt
 from flow_engine.runtime.times import tenant_zone
+from flow_engine.values import VariableSpec
 from flow_engine.vocabulary import Channel
 from system_prompts.loader import FileSystemPrompts
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version
@@ -338,3 +343,17 @@ class TestSystemPrompts:
         media: JsonObject = {"audio": {"presetId": "default", "llm": {"model": "gemini-3"}}, "text": {}}
         raw = document(mediaConfig=media, systemPromptsLanguage="it-IT")
         assert Conversation(prompts, raw).prompt().prefix.startswith("<role it-IT>")  # F26
+
+
+def test_a_value_that_becomes_sensitive_is_masked_in_what_the_caller_has_said(
+    prompts: FileSystemPrompts,
+) -> None:
+    """By a migration: the same contact, whose data have been told openly."""
+    talk = Conversation(prompts, document(), data={"said": "I am Ada"})
+    inputs = prompt_input(talk.runner())
+    spec = VariableSpec("name", "name", "string", sensitive=True)
+    later = structs.replace(inputs, flow=replace(talk.flow), secrets=Secrets([(spec, "I am Ada")]))
+    compose = talk.platform.composer.compose
+    assert "I am Ada" in compose(inputs).volatile
+    assert "I am Ada" not in compose(later).volatile
+    assert "I am Ada" in compose(inputs).volatile
