@@ -90,10 +90,13 @@ class CompiledFlow:
         """The supported language that a BCP 47 tag means: that very one, else the first of the language where
         the tag names no region; None where there is none."""
         supported, wanted = self.document.supported_languages, (language or "").replace("_", "-").casefold()
-        primary = wanted.partition("-")[0]
-        exact = [tag for tag in supported if tag.casefold() == wanted]
-        alike = [tag for tag in supported if wanted == primary == tag.casefold().partition("-")[0]]
-        return next(iter((*exact, *alike)), None) if primary else None
+        if not wanted or wanted.startswith("-"):
+            return None
+        for tag in supported:
+            if tag.casefold() == wanted:
+                return tag
+        alike = (tag for tag in supported if tag.casefold().partition("-")[0] == wanted)
+        return next(alike, None)
 
 
 def compile_flow(raw: object, content_hash: str) -> CompiledFlow:

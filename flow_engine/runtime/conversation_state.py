@@ -70,7 +70,7 @@ class ConversationState:
 
     @property
     def status(self) -> str | None:
-        return self.flow.chart.status(self.session.states)
+        return self.session.states.status
 
     @property
     def held(self) -> bool:
@@ -149,7 +149,7 @@ class ConversationState:
         since = session.task.entered_at if session.task.task_id == self.task.id else self.now
         memory = memory_of(self.flow, self.loaded)
         facts = facts_of(session, memory, self.loaded.tenant, since) if self.flow.conditions else None
-        held = self.flow.chart.status(session.states) in self.task.kind.holds
+        held = session.states.status in self.task.kind.holds
         return TaskGuard(self.flow, memory, session.latest_contact.channel, self.task, facts, held)
 
     @property
@@ -242,9 +242,9 @@ class ConversationState:
     @property
     def looks_for_somebody(self) -> bool:
         """A human is looked for: always in a transfer, in a supervision when its task says whom it wants."""
-        kind = self.task.kind
-        names_somebody = kind.transfers or bool(self.task.transfer_tags)
-        return kind.routed and self.status == kind.sub_states[0] and names_somebody
+        task = self.task
+        names_somebody = task.kind.transfers or bool(task.transfer_tags)
+        return task.kind.routed and names_somebody and self.status == task.kind.sub_states[0]
 
     # --- what a request needs ---------------------------------------------------------------------
 

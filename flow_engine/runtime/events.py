@@ -76,7 +76,7 @@ EVENT_ID_CHARS = 1_024
 def task_status(flow: CompiledFlow, session: Session) -> str:
     """Who leads the task now: an AIS task that a human has taken over counts as HUM."""
     plan = flow.tasks[session.task.task_id]
-    status = flow.chart.status(session.states)
+    status = session.states.status
     return plan.type if status is None else plan.kind.hands_over.get(status, plan.type)
 
 
@@ -86,7 +86,7 @@ def transcription_suspended(flow: CompiledFlow, session: Session) -> bool:
     Nor between contacts, when the last one ended in such a task: what still comes then is from before.
     """
     suspends = flow.tasks[session.task.task_id].document.suspend_transcription
-    return suspends and flow.chart.status(session.states) in ("connected", None)
+    return suspends and session.states.status in ("connected", None)
 
 
 def dialogue_event(
@@ -161,8 +161,10 @@ def system_event(
 ) -> bytes:
     """`number` counts the events of one revision, or is a name that the conversation has once. A JSON text in
     UTF-8; details of None are left out. `ts` is aware."""
-    told = {key: value for key, value in details.items() if value is not None}
-    body: dict[str, object] = {"subtype": subtype, **told}
+    body: dict[str, object] = {"subtype": subtype}
+    for key, value in details.items():
+        if value is not None:
+            body[key] = value
     name = f"{session.revision}:{number}" if isinstance(number, int) else quote(number, safe=":")
     return _message(flow, session, ENGINE, name=name, contact_id=contact_id, ts=ts, body=body, type="system")
 

@@ -50,21 +50,21 @@ class MemoryEntry(msgspec.Struct, frozen=True):
     contact_id: str
     description_for_llm: tuple[ValueDescription, ...] | None
 
-    @classmethod
-    def empty(cls, type: str, contact_id: str) -> MemoryEntry:
-        """What every variable starts as, in both hashes."""
-        return cls(type, None, None, None, contact_id, None)
-
     @property
     def has_value(self) -> bool:
         return self.value is not None
 
 
-def empty_entries(types: Mapping[str, str], contact_id: str) -> dict[str, MemoryEntry]:
-    """Every variable as it starts; `types` by the variables' ids. Those of a type share one entry, so that it
-    is encoded once."""
-    shared = {kind: MemoryEntry.empty(kind, contact_id) for kind in set(types.values())}
-    return {variable_id: shared[kind] for variable_id, kind in types.items()}
+def empty_entries(specs: values.VariableIndex, contact_id: str) -> dict[str, MemoryEntry]:
+    """Every variable as it starts, by id. Those of a type share one entry, so that it is encoded once."""
+    shared: dict[str, MemoryEntry] = {}
+    entries: dict[str, MemoryEntry] = {}
+    for spec in specs:
+        kind = spec.type
+        if kind not in shared:
+            shared[kind] = MemoryEntry(kind, None, None, None, contact_id, None)
+        entries[spec.id] = shared[kind]
+    return entries
 
 
 @dataclass(frozen=True, slots=True)

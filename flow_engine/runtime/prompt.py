@@ -304,7 +304,7 @@ def contact_sections(inputs: PromptInput) -> Sequence[NamedText]:
     """What may be another with each step, in its order; empty sections are left out later. Texts of one or
     more lines. Raises KeyError for a section that the platform's prompts lack."""
     session = inputs.session
-    status = inputs.flow.chart.status(session.states)
+    status = session.states.status
     kind = inputs.flow.tasks[session.task.task_id].kind
     told = "" if status is None else _status_line(inputs, inputs.sections[kind.status_sections[status]])
     return ("contact", _contact(inputs)), ("human_part", told)

@@ -28,7 +28,7 @@ from flow_engine.runtime.memory import (
     settled,
 )
 from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.rules import BACK, explain, nearest_task, next_by_itself
+from flow_engine.runtime.rules import BACK, channel_available, explain, nearest_task, next_by_itself
 from flow_engine.runtime.session import MOST_DIGRESSIONS, Contact, Session, TaskEntry
 from flow_engine.runtime.statechart import StateConfiguration, UnknownStates
 from flow_engine.runtime.storage import LoadedConversation, NewMemory
@@ -104,7 +104,7 @@ class ConversationalFlowRunner(HumanPart):
             ),
         )
         runner = cls(flow, session, loaded, platform, now)
-        variables = empty_entries({v.id: v.type for v in flow.variables}, contact.contact_id)
+        variables = empty_entries(flow.variables, contact.contact_id)
         tenant = {"campaignId": campaign_id, **contact.tenant}
         runner.new_memory = NewMemory(tenant, variables)
         if before is not None:
@@ -123,9 +123,10 @@ class ConversationalFlowRunner(HumanPart):
     def _put_elsewhere(self, task_id: str, channel: str) -> bool:
         """Out of a task that the contact's channel lacks, into the nearest one that has it (F28); False, and
         nothing done, where the channel has it."""
-        nearest, left = nearest_task(self.flow, task_id, channel), self.flow.tasks[task_id]
-        if nearest.id == task_id:
+        left = self.flow.tasks[task_id]
+        if channel_available(left, channel):
             return False
+        nearest = nearest_task(self.flow, task_id, channel)
         self._set_states(self.flow.chart.placed(nearest.id))
         self._enter(nearest.id)
         self.left_task = left

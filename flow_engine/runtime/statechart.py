@@ -55,6 +55,11 @@ class StateConfiguration(Struct, frozen=True):
     def phase(self) -> Phase:
         return cast("Phase", self.configuration[0])
 
+    @property
+    def status(self) -> str | None:
+        """The active sub-state of a HUM or AIS task, for example `routing`. None where there is none."""
+        return self.configuration[2].rpartition("/")[2] if len(self.configuration) > 2 else None
+
 
 class UnknownStates(ValueError):
     """A stored configuration names states that this chart lacks, or that cannot be active together."""
@@ -170,14 +175,10 @@ class Chart:
             task_id = self._standing[states] = self.current_task(states)
         return task_id
 
-    def status(self, states: StateConfiguration) -> str | None:
-        """The active sub-state of a HUM or AIS task, for example `routing`. None where there is none."""
-        return states.configuration[2].rpartition("/")[2] if len(states.configuration) > 2 else None
-
     def accepted_outcomes(self, states: StateConfiguration) -> tuple[HumanOutcome, ...]:
         """The outcomes of F34 that move the chart from here. Empty where no human takes part. Raises
         UnknownStates."""
-        status = self.status(states)
+        status = states.status
         if status is None:
             return ()
         moves = self._kinds[self.current_task(states)].events

@@ -105,7 +105,7 @@ def on_version(state: LoadedConversation, runner: ConversationalFlowRunner) -> L
 
 
 def _empty(flow: CompiledFlow) -> Mapping[str, MemoryEntry]:
-    return empty_entries({variable.id: variable.type for variable in flow.variables}, "")
+    return empty_entries(flow.variables, "")
 
 
 def obstacle_of(runner: ConversationalFlowRunner, new: CompiledFlow, target: TaskPlan) -> str | None:

@@ -60,7 +60,7 @@ def session(conversation: ConversationRef, revision: int = 1, **changes: Any) ->
 
 
 def empty_memory() -> dict[str, MemoryEntry]:
-    return {name: MemoryEntry.empty("string", "anna") for name in VARIABLES}
+    return {name: MemoryEntry("string", None, None, None, "anna", None) for name in VARIABLES}
 
 
 def written(value: Any, tool: str = "tool") -> MemoryEntry:

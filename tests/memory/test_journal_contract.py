@@ -136,7 +136,7 @@ class TestEntries:
     async def test_variables_stand_beside_it_whatever_their_ids(self, talk: Conversation, many: int) -> None:
         """More than a command takes at once, too; archived, they are the same."""
         ids = ["base", "entry", "a.b", "ñ:", *map(str, range(many))]
-        memory = {id: MemoryEntry.empty("string", id) for id in ids}
+        memory = {id: MemoryEntry("string", None, None, None, id, None) for id in ids}
         await talk.start(new_memory=NewMemory({}, memory))
         await talk.commit(1, set_tools={id: written(id) for id in ids}, set_mined={"a.b": written(1, "me")})
         await talk.commit(1, added_variables={"tools.a": written(2)})
@@ -198,7 +198,7 @@ def a_step(chance: random.Random, now: Session, number: int) -> dict[str, Any]:
         changed |= {"task": task} if chance.random() < 0.5 else {"deadline": at, "language": "it-IT"}
         fields["session"] = now.model_copy(update=changed)
         if chance.random() < 0.15:
-            variables = {**empty_memory(), "of": MemoryEntry.empty("string", "anna")}
+            variables = {**empty_memory(), "of": MemoryEntry("string", None, None, None, "anna", None)}
             fields |= {"new_memory": NewMemory({"n": number}, variables), "journal": note(before=None)}
     if chance.random() < 0.4:
         fields["set_tools"] = {chance.choice(["name", "size"]): written([number, None, 1.5, "ñ"])}

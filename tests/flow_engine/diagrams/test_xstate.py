@@ -103,7 +103,7 @@ def key_path(flow: CompiledFlow, states: StateConfiguration) -> str:
     if len(states.configuration) == 1:
         return states.configuration[0]
     task = event_of(flow.chart.current_task(states)).replace("enter:", "task:", 1)
-    status = flow.chart.status(states)
+    status = states.status
     return "/".join(["active", task, *([] if status is None else [status])])
 
 

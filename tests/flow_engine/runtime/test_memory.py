@@ -221,7 +221,7 @@ class TestToolWrites:
 
 class TestStoredForm:
     def test_an_empty_entry_has_the_agreed_shape(self) -> None:
-        assert orjson.loads(encode_entry(MemoryEntry.empty("date", "c1"))) == {  # F17
+        assert orjson.loads(encode_entry(MemoryEntry("date", None, None, None, "c1", None))) == {  # F17
             "updatedBy": None,
             "updatedAt": None,
             "type": "date",

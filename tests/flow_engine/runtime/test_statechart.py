@@ -162,7 +162,7 @@ def compiled(nodes: tuple[Node, ...]) -> CompiledFlow:
 
 
 def memory(known: frozenset[str]) -> dict[str, MemoryEntry]:
-    entries = {v: MemoryEntry.empty("boolean", "c") for v in VARIABLES}
+    entries = {v: MemoryEntry("boolean", None, None, None, "c", None) for v in VARIABLES}
     return entries | {v: MemoryEntry("boolean", "tool", NOW, False, "c", None) for v in known}
 
 
@@ -215,7 +215,7 @@ class TestAgainstAPlainModel:
         assert chart.task_of(states) == chart.task_of(states) == chart.current_task(states)
         assert states.phase == expected.phase  # F10
         assert chart.current_task(states) == expected.task
-        assert chart.status(states) == (expected.sub if expected.phase == "active" else None)
+        assert states.status == (expected.sub if expected.phase == "active" else None)
         assert sorted(chart.accepted_outcomes(states)) == sorted(expected.accepted())
         assert len(states.configuration) <= 3  # exactly one task, with at most one sub-state
 
@@ -268,7 +268,7 @@ class TestReturning:
         inside = chart.human(chart.enter(chart.start, task, Always()), outcome)
         waiting = stored(chart.pause(inside))
         assert waiting == StateConfiguration(("between_contacts",), (f"active/{task}",))  # F10, F14
-        assert chart.status(chart.resume(waiting)) == first
+        assert chart.resume(waiting).status == first
 
     def test_a_second_pause_remembers_the_task_of_the_second_contact(self) -> None:
         chart = self.CHART
@@ -350,8 +350,8 @@ class TestStoredPositions:
         chart = Chart([Node("h", "HUM", ("h/routing",)), Node("h/routing", "AIO", ())], "h")
         inside = chart.enter(chart.start, "h/routing", Always())
         assert chart.current_task(stored(inside)) == "h/routing"  # F10
-        assert chart.status(inside) is None
-        assert chart.status(chart.start) == "routing"
+        assert inside.status is None
+        assert chart.start.status == "routing"
 
 
 def ring(count: int) -> Chart:

@@ -278,7 +278,7 @@ def test_the_entries_of_any_walk_fold_into_its_states(prompts: FileSystemPrompts
 class TestFoldingMemory:
     ADA = MemoryEntry("string", "crm", NOW, "Ada", "call-1", None)
     MINED = MemoryEntry("string", "convMiner", NOW, "Grace", "call-1", None)
-    EMPTY = MemoryEntry.empty("string", "call-1")
+    EMPTY = MemoryEntry("string", None, None, None, "call-1", None)
 
     def before(self, **changes: Any) -> LoadedConversation:
         fields: JsonObject = {
