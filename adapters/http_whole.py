@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from adapters.http_door import Door
 
@@ -46,7 +46,7 @@ Answer = Callable[[bytes], Awaitable[WholeResponse]]
 class AnswersWhole(Protocol):
     def answer_to(self, scope: dict[str, Any]) -> Answer | None:
         """What makes the response from the body; None where the request has to go through ASGI. `scope` is
-        ASGI's."""
+        ASGI's, as far as the request itself tells it: nothing of its connection."""
         ...
 
 
@@ -58,14 +58,11 @@ class _Nobody:
 
 
 class _Exchange:
-    """Stands where uvicorn and the door look for the request that is under way."""
+    """Stands where uvicorn and the door look for the request that is under way: one for all of a connection,
+    since they come one after the other."""
 
-    __slots__ = ("disconnected", "keep_alive", "response_complete", "response_started")
     message_event = _Nobody()
-
-    def __init__(self, *, keep_alive: bool) -> None:
-        self.keep_alive = keep_alive
-        self.disconnected = self.response_started = self.response_complete = False
+    keep_alive = disconnected = response_started = response_complete = False
 
 
 class WholeRequests(Door):
@@ -84,6 +81,7 @@ class WholeRequests(Door):
         self._waiting: Answer | None = None
         """For the rest of the body."""
         self._body = b""
+        self._exchange = _Exchange()
         self._idle_since: float | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._default_headers: list[tuple[bytes, bytes]] = []
@@ -98,6 +96,12 @@ class WholeRequests(Door):
         super().connection_lost(exc)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+
+    def on_message_begin(self) -> None:
+        """Without uvicorn's scope, which only what is handed over needs."""
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+        self._head_open, self._body_open = True, False
+        self._head_bytes = self._request_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._head_bytes += len(url)
@@ -119,7 +123,7 @@ class WholeRequests(Door):
     def on_headers_complete(self) -> None:
         self._waiting = self._answer()
         if self._waiting is None:
-            super().on_headers_complete()
+            self._hand_over_head()
             return
         self._body = b""
         self._head_open, self._body_open = False, True
@@ -141,11 +145,16 @@ class WholeRequests(Door):
             return None
         raw_path, query = address.groups()
         path = raw_path.decode("ascii")
-        scope = self.scope
-        scope["method"] = parser.get_method().decode("ascii")
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["raw_path"], scope["query_string"] = raw_path, query or b""
-        return self._answer_to(scope)
+        return self._answer_to(
+            {
+                "type": "http",
+                "method": parser.get_method().decode("ascii"),
+                "path": unquote(path) if "%" in path else path,
+                "raw_path": raw_path,
+                "query_string": query or b"",
+                "headers": self.headers,
+            }
+        )
 
     def on_body(self, body: bytes) -> None:
         if self._waiting is None:
@@ -158,8 +167,9 @@ class WholeRequests(Door):
             super().on_message_complete()
             return
         self._body_open = False
-        exchange = _Exchange(keep_alive=self.parser.should_keep_alive())
-        self.cycle, self._any_request = exchange, True
+        exchange = self.cycle = self._exchange
+        exchange.keep_alive, self._any_request = self.parser.should_keep_alive(), True
+        exchange.response_started = exchange.response_complete = False
         answer, self._waiting = self._waiting, None
         task = self.loop.create_task(self._respond(exchange, answer, self._body))
         task.add_done_callback(self.tasks.discard)
@@ -174,9 +184,16 @@ class WholeRequests(Door):
             self._hand_over()
         super().send_400_response(msg)
 
+    def _hand_over_head(self) -> None:
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        HttpToolsProtocol.on_message_begin(self)
+        self.url, self.expect_100_continue = url, expects
+        self.headers = self.scope["headers"] = headers
+        super().on_headers_complete()
+
     def _hand_over(self) -> None:
         self._waiting = None
-        super().on_headers_complete()
+        self._hand_over_head()
         if self._body:
             super().on_body(self._body)
 
@@ -202,14 +219,12 @@ class WholeRequests(Door):
             self._default_headers = self.server_state.default_headers
             self._default_head = b"".join([b"%b: %b\r\n" % header for header in self._default_headers])
             self._closes = (b"connection", b"close") in self._default_headers
-        parts: list[bytes | memoryview] = [STATUS_LINE[status], self._default_head]
-        parts += [b"%b: %b\r\n" % header for header in headers]
         if self._closes:
             exchange.keep_alive = False
         elif not exchange.keep_alive:
-            parts.append(b"connection: close\r\n")
-        parts += (b"\r\n", body)
-        self.transport.write(b"".join(parts))
+            headers = [*headers, (b"connection", b"close")]
+        head = b"\r\n".join([*map(b": ".join, headers), b"", b""])
+        self.transport.write(b"".join((STATUS_LINE[status], self._default_head, head, body)))
         exchange.response_started = exchange.response_complete = True
         if not exchange.keep_alive:
             self.transport.close()
