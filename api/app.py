@@ -28,7 +28,7 @@ from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, prefix_of, reference_routes
 from api.operations import OperationsRoutes
 from api.operators import OperatorRoutes
-from api.problems import bugs_answered, error_response, internal_error, problem_response
+from api.problems import error_response, internal_error, problem_response
 from api.programs import ProgramRoutes
 from api.replays import ReplayRoutes
 from api.scores import ScoreRoutes
@@ -206,6 +206,7 @@ class _Api(FastAPI):
         super().__init__(**settings)
         self._hot = hot
         self._keyless = keyless
+        self._tells_browsers = bool(cors_origins)
         self._way_in: ASGIApp = self._answer
         if cors_origins:
             self._way_in = CORSMiddleware(
@@ -228,14 +229,10 @@ class _Api(FastAPI):
     def answer_to(self, scope: Scope) -> Callable[[bytes], Awaitable[Response]] | None:
         """What answers a call of the table from its whole body, as `__call__` would. None for any other
         request, and where replies have to tell browsers what they may."""
-        if self._way_in != self._answer or (self._keyless and proxy_header(scope["headers"]) is not None):
+        if self._tells_browsers or (self._keyless and proxy_header(scope["headers"]) is not None):
             return None
         guarded = self._hot.find(scope)
-        if guarded is None:
-            return None
-        return lambda body: bugs_answered(
-            guarded.answer(scope, _nothing_more, body), lambda error: _logged_bug(scope, error)
-        )
+        return None if guarded is None else partial(self._answered, guarded, scope, _nothing_more)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._keyless and scope["type"] == "http" and not scope["path"].startswith("/health/"):
@@ -248,10 +245,16 @@ class _Api(FastAPI):
         if guarded is None:
             await super().__call__(scope, receive, send)
             return
-        response = await bugs_answered(
-            guarded.answer(scope, receive), lambda error: _logged_bug(scope, error)
-        )
+        response = await self._answered(guarded, scope, receive)
         await response(scope, receive, send)
+
+    async def _answered(
+        self, guarded: Guarded, scope: Scope, receive: Receive, body: bytes | None = None
+    ) -> Response:
+        try:
+            return await guarded.answer(scope, receive, body)
+        except Exception as bug:  # noqa: BLE001  the outermost layer, as `bugs_answered`
+            return _logged_bug(scope, bug)
 
 
 async def _nothing_more() -> Message:

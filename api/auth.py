@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, get_args, overload
@@ -216,6 +217,7 @@ def require(principal: Principal, scopes: Sequence[Scope]) -> None:
         )
 
 
+@lru_cache(maxsize=16)
 def _is_local(authority: str) -> bool:
     name = authority if authority.endswith("]") else authority.rpartition(":")[0] or authority
     return name.lower() in _LOCAL_NAMES

@@ -228,13 +228,13 @@ class Reply(Response):
         self.body = body
         self.status_code = status
         self.background = None
-        self.raw_headers = [
-            (name.lower().encode("latin-1"), value.encode("latin-1"))
-            for name, value in (headers or {}).items()
-        ]
+        self.raw_headers: list[tuple[bytes, bytes]] = []
+        if headers:
+            for name, value in headers.items():
+                self.raw_headers.append((name.lower().encode("latin-1"), value.encode("latin-1")))
         if media_type is not None:
-            self.raw_headers.append((b"content-length", b"%d" % len(body)))
-            self.raw_headers.append((b"content-type", media_type.encode("latin-1")))
+            length = b"%d" % len(body)
+            self.raw_headers += ((b"content-length", length), (b"content-type", media_type.encode("latin-1")))
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.auth import ANYONE, Authenticator, header, require
+from api.auth import ANYONE, Authenticator, Principal, header, require
 from api.endpoints import Call, Endpoint
 from api.openapi import plain_path
 from api.problems import error_response
@@ -121,7 +121,17 @@ class Guarded:
         started = time.perf_counter()
         endpoint, code = self._endpoint, None
         try:
-            response = await endpoint.handler(await self._admit(scope, receive, body))
+            principal = self._admit(scope)
+            if endpoint.body is None:
+                body = b""
+            elif body is None:
+                body = await read_body(receive)
+            elif len(body) > MAX_BODY_BYTES:
+                raise _too_large()
+            call = Call(scope, receive, principal, body)
+            if scope["query_string"] and self._queries is not None:
+                call.refuse_wrong_parameters(self._queries)
+            response = await endpoint.handler(call)
         except FlowEngineError as error:
             code = error.code
             response = error_response(error)
@@ -142,25 +152,16 @@ class Guarded:
             )
         return response
 
-    async def _admit(self, scope: Scope, receive: Receive, body: bytes | None) -> Call:
+    def _admit(self, scope: Scope) -> Principal:
         IDS_LOGGED.set({})
-        endpoint, way_in, principal = self._endpoint, self._way_in, ANYONE
-        if endpoint.scopes:
+        way_in, scopes, principal = self._way_in, self._endpoint.scopes, ANYONE
+        if scopes:
             principal = way_in.authenticator.authenticate(scope["headers"])
-            require(principal, endpoint.scopes)
+            require(principal, scopes)
         if way_in.named_hosts:
             host = header(scope["headers"], b"host", "")
             REQUEST_BASE_URL.set(f"http://{host}" if _HOST.fullmatch(host) else None)
-        if endpoint.body is None:
-            body = b""
-        elif body is None:
-            body = await read_body(receive)
-        elif len(body) > MAX_BODY_BYTES:
-            raise _too_large()
-        call = Call(scope, receive, principal, body)
-        if scope["query_string"] and self._queries is not None:
-            call.refuse_wrong_parameters(self._queries)
-        return call
+        return principal
 
     async def _traced(self, scope: Scope, receive: Receive, body: bytes | None = None) -> Response:
         """Within a span of the caller's trace, where the caller has one."""

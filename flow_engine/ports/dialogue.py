@@ -95,7 +95,7 @@ class ActedOn(ConversationRef):
     _by: str
 
     def __new__(cls, tenant_id: str, conversation_id: str, by: str) -> ActedOn:
-        self = super().__new__(cls, tenant_id, conversation_id)
+        self = tuple.__new__(cls, (tenant_id, conversation_id))
         self._by = by
         return self
 
