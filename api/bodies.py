@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
 from typing import Annotated, Any, TypeVar, cast
 
+import msgspec
 import orjson
 import pydantic
 from pydantic.alias_generators import to_camel
@@ -168,7 +169,7 @@ class MemoryEntryBody(Body):
     updated_at: object = None
     contact_id: Id
     var_id: Id
-    value: object
+    value: Any
     description_for_llm: Annotated[
         tuple[DescriptionEntry, ...] | None, pydantic.Field(strict=False, alias="descriptionForLLM")
     ] = None
@@ -177,6 +178,40 @@ class MemoryEntryBody(Body):
 MemoryBatch = pydantic.TypeAdapter(
     Annotated[tuple[MemoryEntryBody, ...], pydantic.Field(strict=False, max_length=MOST_ENTRIES)]
 )
+
+
+class _PlainDescription(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    value: str
+
+
+_PlainId = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+
+
+class PlainEntry(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    updated_by: Annotated[str, msgspec.Meta(max_length=256)]
+    contact_id: _PlainId
+    var_id: _PlainId
+    value: Any
+    updated_at: object = None
+    description_for_llm: tuple[_PlainDescription, ...] | None = msgspec.field(
+        name="descriptionForLLM", default=None
+    )
+
+
+_PLAIN_BATCH = msgspec.json.Decoder(list[PlainEntry])
+_PLAIN_BRACKETS = 150  # fewer than the levels that a body may have, and than the entries of a batch
+
+
+def memory_entries(body: bytes) -> Sequence[MemoryEntryBody | PlainEntry]:
+    """Of a `MemoryBatch`, which alone refuses and says why: what is plainly one is read in a quarter of its
+    time. Raises CorrectTheInput as `parse_body`."""
+    if body.count(b"{") + body.count(b"[") <= _PLAIN_BRACKETS:
+        try:
+            return _PLAIN_BATCH.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            pass
+    return parse_body(body, MemoryBatch)
 
 
 class CreateFlow(Body):
@@ -242,7 +277,7 @@ def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
     if len(body) > LARGE_BODY_BYTES:
         _refuse_long_batches(body)
     try:
-        return shape.validate_json(body)
+        return shape.validator.validate_json(body)
     except pydantic.ValidationError as error:
         count = error.error_count()
         problems = [] if count > MOST_ERRORS else list(islice(problems_of(error), MOST_FINDINGS))

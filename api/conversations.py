@@ -23,7 +23,6 @@ from flow_engine.runtime.human_part import HumanReport
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.use_cases.conversations import Conversations, VersionChoice
 from flow_engine.use_cases.dialogue import DialogueService
-from flow_engine.values import JsonValue
 from flow_engine.vocabulary import MemoryFormat
 
 LONGEST_WAIT_MS = 10_000
@@ -236,7 +235,7 @@ class MemoryRoutes:
         self._dialogue = dialogue
 
     async def put(self, call: Call) -> Response:
-        writes = [_write(entry) for entry in call.parse(bodies.MemoryBatch)]
+        writes = [_write(entry) for entry in bodies.memory_entries(call.body)]
         conversation = call.conversation(call.path("conversation_id"))
         return answer_response(await self._dialogue.put_memory(conversation, writes, call.idempotency))
 
@@ -274,16 +273,16 @@ class MemoryRoutes:
         ]
 
 
-def _write(entry: bodies.MemoryEntryBody) -> MemoryWrite:
+def _write(entry: bodies.MemoryEntryBody | bodies.PlainEntry) -> MemoryWrite:
     described = entry.description_for_llm
     return MemoryWrite(
         var=entry.var_id,
-        value=cast("JsonValue", entry.value),
+        value=entry.value,
         contact_id=entry.contact_id,
         updated_by=entry.updated_by,
         description_for_llm=None
         if described is None
-        else tuple(ValueDescription(part.name, part.value) for part in described),
+        else tuple([ValueDescription(part.name, part.value) for part in described]),
     )
 
 
