@@ -168,32 +168,31 @@ class HotEndpoints:
     """The calls that conversations live by, found in a table by their path.
 
     Middleware and the router's search through every route cost more than the rest of the way in; whatever is
-    not in the table goes there. A path here is fixed, or a fixed segment and a conversation's id.
+    not in the table goes there. A path here is one fixed segment, or that and a conversation's id.
     """
 
     def __init__(self) -> None:
-        self._fixed: dict[tuple[str, str], Guarded] = {}
-        self._before_id: dict[tuple[str, str], Guarded] = {}
+        self._known: dict[tuple[str, str], Guarded] = {}
+        """By method and path, of a path with an id as far as the slash before it."""
 
     def add(self, endpoint: Endpoint, guarded: Guarded) -> None:
         """Raises ValueError for a path that the table cannot find."""
         head, found, rest = endpoint.path.partition("/{conversation_id:id}")
-        if rest or "{" in head or (found and "/" in head[1:]):
+        if rest or "{" in head or "/" in head[1:]:
             raise ValueError(f"{endpoint.path} is no fixed path, nor a segment and a conversation's id")
-        (self._before_id if found else self._fixed)[endpoint.method, head] = guarded
+        for prefix in (PREFIX, ""):  # the bare paths answer too
+            self._known[endpoint.method, prefix + head + found[:1]] = guarded
 
     def find(self, scope: Scope) -> Guarded | None:
         """Sets `path_params` of a scope whose path holds an id. None where the router has to look; the id is
         percent-decoded UTF-8."""
         method, path = scope["method"], scope["path"]
-        if path.startswith(_BEFORE_PATHS):  # the bare paths answer too
-            path = path[len(PREFIX) :]
-        guarded = self._fixed.get((method, path))
-        if guarded is None:
-            head, _, conversation_id = path[1:].partition("/")
-            guarded = self._before_id.get((method, f"/{head}")) if conversation_id else None
-            if guarded is not None:
-                scope["path_params"] = {"conversation_id": conversation_id}
+        to_id = path.find("/", len(_BEFORE_PATHS) if path.startswith(_BEFORE_PATHS) else 1) + 1
+        if not to_id:
+            return self._known.get((method, path))
+        guarded = self._known.get((method, path[:to_id])) if to_id < len(path) else None
+        if guarded is not None:
+            scope["path_params"] = {"conversation_id": path[to_id:]}
         return guarded
 
 

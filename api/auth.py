@@ -185,12 +185,13 @@ def authenticator_for(keys: Path | None, host: str, origins: Collection[str] = (
 
 
 _BY_PROXIES = (b"forwarded", b"via", b"x-real-ip")
+_BEGUN_BY_PROXIES = (b"x-forwarded-", *_BY_PROXIES)
 
 
 def proxy_header(headers: Headers) -> bytes | None:
     """The name of a header that a proxy adds; None where the request has none."""
     for name, _ in headers:
-        if name in _BY_PROXIES or name.startswith(b"x-forwarded-"):
+        if name.startswith(_BEGUN_BY_PROXIES) and (name in _BY_PROXIES or name.startswith(b"x-forwarded-")):
             return name
     return None
 

@@ -90,8 +90,10 @@ class AgentRoutes:
         return answer_response(await self._conversations.erase(conversation, call.idempotency))
 
     async def prompt(self, call: Call) -> Response:
-        wait_ms = call.whole_number("wait_ms", at_most=LONGEST_WAIT_MS)
-        memory_format = cast("MemoryFormat | None", call.choice("format", ("markdown", "toon")))
+        wait_ms, memory_format = 0, None
+        if call.scope["query_string"]:
+            wait_ms = call.whole_number("wait_ms", at_most=LONGEST_WAIT_MS)
+            memory_format = cast("MemoryFormat | None", call.choice("format", ("markdown", "toon")))
         conversation = call.conversation(call.path("conversation_id"))
         view = await self._dialogue.prompt(conversation, wait_ms / 1000, memory_format)
         if call.has_seen(view.etag):

@@ -78,16 +78,8 @@ class Call(msgspec.Struct, frozen=True):
     def conversation(self, conversation_id: str, contact_id: str | None = None) -> ConversationRef:
         """The conversation of this caller's tenant; from here on its ids stand in every log line."""
         IDS_LOGGED.set({"conversation_id": conversation_id, "contact_id": contact_id})
-        return ActedOn(self.tenant_id, conversation_id, self.principal.name)
-
-    @property
-    def idempotency_key(self) -> str | None:
-        key = header(self.scope["headers"], b"idempotency-key")
-        if key is not None and not 1 <= len(key) <= MAX_KEY_LENGTH:
-            raise refused_parameter(
-                "idempotency_key_invalid", f"an Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters"
-            )
-        return key
+        principal = self.principal
+        return ActedOn(principal.tenant_id, conversation_id, principal.name)
 
     @property
     def fingerprint(self) -> str:
@@ -101,8 +93,14 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def idempotency(self) -> IdempotencyKey | None:
-        key = self.idempotency_key
-        return None if key is None else IdempotencyKey(key, self.fingerprint)
+        key = header(self.scope["headers"], b"idempotency-key")
+        if key is None:
+            return None
+        if not 1 <= len(key) <= MAX_KEY_LENGTH:
+            raise refused_parameter(
+                "idempotency_key_invalid", f"an Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters"
+            )
+        return IdempotencyKey(key, self.fingerprint)
 
     def refuse_wrong_parameters(self, known: Mapping[str, Parameter]) -> None:
         """Raises CorrectTheInput with every parameter of the query that there is none of, as

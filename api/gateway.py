@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -72,16 +72,16 @@ class RouteMetrics:
     """What `Metrics` counts of one route, found once: to find a counter by its labels takes longer than to
     count. Seconds."""
 
-    def __init__(self, requests: Counter, seconds: Histogram, route: str, method: str) -> None:
+    def __init__(self, requests: TalliedCounter, seconds: TalliedHistogram, route: str, method: str) -> None:
         self._requests, self._seconds, self._labels = requests, seconds, (route, method)
-        self._known: dict[int, tuple[Counter, Histogram]] = {}
+        self._known: dict[int, tuple[TalliedCounter, TalliedHistogram]] = {}
 
     def request(self, status: int, seconds: float) -> None:
         known = self._known.get(status)
         if known is None:
             counter = self._requests.labels(*self._labels, str(status))
             known = self._known[status] = counter, self._seconds.labels(*self._labels)
-        known[0].inc()
+        known[0].tally += 1
         known[1].observe(seconds)
 
 

@@ -10,15 +10,17 @@ from prometheus_client.samples import Sample
 
 
 class TalliedCounter(Counter):
-    _tally = 0.0
+    """`tally` is what no scrape has asked for yet: who counts all day adds to it."""
+
+    tally = 0.0
 
     def inc(self, amount: float = 1, exemplar: Any = None) -> None:
         if amount < 0:
             raise ValueError("counters only grow")
-        self._tally += amount
+        self.tally += amount
 
     def _child_samples(self) -> Iterable[Sample]:
-        tally, self._tally = self._tally, 0.0
+        tally, self.tally = self.tally, 0.0
         super().inc(tally)
         return super()._child_samples()
 
