@@ -17,6 +17,15 @@ _ID_WIDTH = 24
 _PLACEHOLDER = "c" * _ID_WIDTH
 _MIX = "N PMP PMPCP PMPMP PCP PMPMP PCP PMPMP PP E".replace(" ", "")
 """A conversation: one new contact, 20 prompts, 8 memory writes, 3 changes of task, one end."""
+_KINDS = {
+    "N": "new contact",
+    "P": "prompt",
+    "PP": "prompt again",
+    "M": "memory put",
+    "C": "change task",
+    "E": "end contact",
+}
+"""By a sign of the mix, or by it and the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +139,18 @@ def life(target: Target, conversation: str) -> Iterator[Request]:
     """A conversation from its first contact to its end: the mix, and 12 utterances after its changes of
     task. An id has 24 characters."""
     numbers = itertools.count()
-    for request in _conversation(target):
-        yield _about(request, conversation.encode())
-        if request.expected == _CHANGED:
+    for kind, request in one_conversation(target, conversation):
+        yield request
+        if kind == "change task":
             for _ in range(4):
                 yield target.utterance(conversation, next(numbers))
+
+
+def one_conversation(target: Target, conversation: str) -> list[tuple[str, Request]]:
+    """The mix in order, each request with its kind. An id has 24 characters."""
+    kinds = [_KINDS.get(before + sign) or _KINDS[sign] for before, sign in itertools.pairwise(f" {_MIX}")]
+    requests = [_about(template, conversation.encode()) for template in _conversation(target)]
+    return list(zip(kinds, requests, strict=True))
 
 
 def _conversation(target: Target) -> list[Request]:

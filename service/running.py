@@ -43,9 +43,9 @@ def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
 
         async def serve() -> None:
             service = wiring.build_service(settings, host=host, port=port, tracing=tracing)
-            async with _open(service, settings) as app:
+            async with opened(service, settings) as app:
                 _announce(host, port)
-                await _Server(_config(app, host=host, port=port), service.end_streams).serve()
+                await _Server(server_config(app, host=host, port=port), service.end_streams).serve()
 
         try:
             uvloop.run(serve())
@@ -103,8 +103,8 @@ def _serve_as_worker(
             service = wiring.build_service(
                 settings, host=host, port=port, tracing=tracing, scrape=channel.merged
             )
-            async with _open(service, settings) as app:
-                config = _config(app, timeout_graceful_shutdown=FINISHED_WITHIN_S)
+            async with opened(service, settings) as app:
+                config = server_config(app, timeout_graceful_shutdown=FINISHED_WITHIN_S)
                 server = _WorkerServer(config, service.end_streams)
                 registry = service.metrics.registry
                 try:
@@ -167,7 +167,7 @@ class _WorkerServer(_Server):
 
 
 @asynccontextmanager
-async def _open(service: wiring.Service, settings: Settings) -> AsyncGenerator[FastAPI]:
+async def opened(service: wiring.Service, settings: Settings) -> AsyncGenerator[FastAPI]:
     """The service's application while its stores are open and its background work goes on."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(service.opened())
@@ -183,7 +183,7 @@ async def _open(service: wiring.Service, settings: Settings) -> AsyncGenerator[F
         yield service.app
 
 
-def _config(app: FastAPI, **more: Any) -> uvicorn.Config:
+def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", http_whole.WholeRequests),

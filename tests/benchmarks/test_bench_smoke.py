@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from benchmarks.results import Figure, Rate, Results, RoundTrips
 from benchmarks.roundtrips import count_round_trips
 from benchmarks.scale import Check
 from benchmarks.scale_model import PAGE, Assumptions, Figures, limits, plan, read_figures, to_text
+from benchmarks.servers import ROOT
 from benchmarks.throughput import SCENES
 
 pytestmark = [
@@ -40,6 +42,20 @@ async def test_every_call_keeps_to_its_round_trips() -> None:  # F15
         "prompt": 1,
         "memory put": 1,
     }
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
+async def test_every_request_is_measured_beside_the_least_that_it_could_cost() -> None:  # F15
+    command = [sys.executable, "-m", "benchmarks.steps", "--rounds", "1", "--conversations", "16"]
+    printed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    rows = {line[:22].strip(): line[22:].split() for line in printed.splitlines()[1:]}
+    kinds = {"new contact", "prompt", "memory put", "prompt again", "change task", "end contact"}
+    assert rows.keys() == kinds | {"by kind, the mix", "by turns, the mix"}
+    for dear in ("new contact", "memory put", "change task"):
+        cost, least = map(int, rows[dear])
+        assert cost > least > 0
 
 
 async def test_a_step_costs_the_same_whatever_the_number_of_tasks() -> None:  # F10
