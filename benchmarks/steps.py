@@ -91,7 +91,7 @@ class Lane:
         return reply[body_at:]
 
 
-_sent = ContextVar[list[Sequence[Any]] | None]("sent", default=None)
+_sent = ContextVar[list[tuple[Any, ...]] | None]("sent", default=None)
 """By the request that is recorded; None in what goes on beside it."""
 
 
@@ -99,7 +99,7 @@ class Least:
     """Answers a call as the last one of its name was answered: the same commands, the same reply."""
 
     def __init__(self) -> None:
-        self._commands: dict[str, list[Sequence[Any]]] = {}
+        self._commands: dict[str, list[tuple[Any, ...]]] = {}
         self._responses: dict[str, WholeResponse] = {}
         self._connection: Connection
 
@@ -108,11 +108,11 @@ class Least:
         """What asks `app`, and remembers. One request at a time."""
         send = Connection.send
 
-        def heard(connection: Connection, *command: Any) -> asyncio.Future[Any]:
+        def heard(connection: Connection, command: tuple[Any, ...]) -> asyncio.Future[Any]:
             if (sent := _sent.get()) is not None:
                 self._connection = connection
                 sent.append(command)
-            return send(connection, *command)
+            return send(connection, command)
 
         Connection.send = heard
         try:
@@ -126,7 +126,7 @@ class Least:
 
     async def _answer(self, call: str) -> WholeResponse:
         for command in self._commands[call]:
-            await self._connection.send(*command)
+            await self._connection.send(command)
         return self._responses[call]
 
 
@@ -134,7 +134,7 @@ class _Recorder:
     def __init__(
         self,
         app: AnswersWhole,
-        commands: dict[str, list[Sequence[Any]]],
+        commands: dict[str, list[tuple[Any, ...]]],
         responses: dict[str, WholeResponse],
     ) -> None:
         self._app, self._commands, self._responses = app, commands, responses
