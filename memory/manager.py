@@ -76,6 +76,21 @@ def _keys_to_read(conversation: ConversationRef) -> tuple[ConversationKeys, Mapp
     return keys, {name: keys.named[name] for name in _LOAD.keys[:-1]}
 
 
+@lru_cache(maxsize=NAMES_KEPT)
+def _keys_to_write(
+    conversation: ConversationRef, content_hash: str, together: bool
+) -> tuple[ConversationKeys, str, Mapping[str, str]]:
+    """All of a conversation's keys, that of its definition, and what the script that commits calls those that
+    it takes without an idempotency key; `together`: one server holds every slot."""
+    keys = ConversationKeys.of(conversation)
+    definition = definition_key(conversation.tenant_id, content_hash)
+    script_keys = {**keys.named, "reply": keys.reply(None)}
+    if together:
+        index = index_key(conversation.tenant_id)
+        script_keys |= {"definition": definition, "jobs": JOBS_KEY, "index": index}
+    return keys, definition, script_keys
+
+
 class MemoryManager:
     """Implements `ConversationMemory`, and what single reads and writes of a conversation are called.
 
@@ -165,14 +180,11 @@ class MemoryManager:
         return self._held.get(conversation)
 
     async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
-        keys = ConversationKeys.of(conversation)
-        definition = definition_key(conversation.tenant_id, changes.content_hash)
-        script_keys = {**keys.named}
-        script_keys["reply"] = keys.reply(changes.idempotency.key if changes.idempotency else None)
-        if self._driver.single_node:
-            script_keys["definition"], script_keys["jobs"] = definition, JOBS_KEY
-            script_keys["index"] = index_key(conversation.tenant_id)
-        else:
+        single_node = self._driver.single_node
+        keys, definition, script_keys = _keys_to_write(conversation, changes.content_hash, single_node)
+        if changes.idempotency is not None:
+            script_keys = {**script_keys, "reply": keys.reply(changes.idempotency.key)}
+        if not single_node:
             # Before the commit, else a process that dies in between leaves a cause without its job; and not
             # due yet, else a worker finds nothing to do, and forgets it.
             early = [DueJob(d.job, max(d.due_at, changes.now + EARLY_JOB_DELAY)) for d in changes.jobs]
@@ -188,7 +200,7 @@ class MemoryManager:
         arguments = _arguments(conversation, keys, changes, stamp)
         arguments |= journal_arguments(conversation, changes, arguments)
         verdict, *rest = await self._driver.run(self._commit, script_keys, arguments, confirmed=True)
-        if not self._driver.single_node:
+        if not single_node:
             await self._write_down(changes.jobs)  # whatever the verdict: an earlier commit may have died here
         match verdict:
             case b"lost":
@@ -210,7 +222,7 @@ class MemoryManager:
                     state_before=state_before or changes.expected_state,
                     state=state,
                 )
-                if not self._driver.single_node:
+                if not single_node:
                     present = await self._driver.expire(definition, 2 * changes.lifetime_s)
         reply = changes.reply
         return storage.Committed(reply.body(int(memory_revision)), reply.status, bool(present))
