@@ -1,6 +1,6 @@
 """Stored forms of instants, turns and kept replies; entries and snapshots have theirs in the core."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypedDict
 
 import orjson
@@ -12,7 +12,6 @@ from flow_engine.ports.dialogue import DialogueTurn
 from flow_engine.runtime.mining_state import decode_mining, encode_mining
 from flow_engine.runtime.session import decode_session, encode_session
 from flow_engine.runtime.storage import FormerConversation
-from flow_engine.values import utc_text
 
 _TURN = TypeAdapter(DialogueTurn)
 
@@ -24,7 +23,7 @@ class _ReplyHead(TypedDict):
 
 def encode_instant(instant: datetime) -> str:
     """ISO 8601 in UTC, with the offset."""
-    return utc_text(instant)[:-1] + "+00:00"
+    return orjson.dumps(instant if instant.tzinfo is UTC else instant.astimezone(UTC))[1:-1].decode()
 
 
 def decode_instant(stored: bytes) -> datetime:

@@ -352,24 +352,49 @@ def _arguments(
         "expected_revision": changes.expected_revision,
         "lifetime": changes.lifetime_s,
         "stamp": stamp,
-        **_lists(changes),
     }
+    session, new_memory = changes.session, changes.new_memory
     if changes.expected_memory_revision is not None:
         args["expected_memory_revision"] = changes.expected_memory_revision
     if changes.expected_state:
         args["expected_state"] = changes.expected_state
-    if changes.session is not None:
-        args["new_revision"] = changes.session.revision
-        args["session"] = encode_session(changes.session)
-        args["version_id"] = changes.session.version_id
-    if changes.new_memory is not None:
+    if session is not None:
+        args["new_revision"] = session.revision
+        args["session"] = encode_session(session)
+        args["version_id"] = session.version_id
+    if new_memory is not None:
         args["reset"] = "1"
-        args["new_tenant"] = orjson.dumps(changes.new_memory.tenant)
-        args["new_variables"] = _flat(changes.new_memory.variables)
-    if changes.set_tools or changes.set_mined or changes.new_memory is not None:
-        args |= _notice(conversation, keys, changes)
+        args["new_tenant"] = orjson.dumps(new_memory.tenant)
+        args["new_variables"] = _flat(new_memory.variables)
+    if changes.set_tools:
+        args["set_tools"] = _flat(changes.set_tools)
+    if changes.set_mined:
+        args["set_mined"] = _flat(changes.set_mined)
+    if changes.added_variables:
+        args["added_variables"] = _flat(changes.added_variables)
+    if changes.set_tools or changes.set_mined or new_memory is not None:
+        # That the memory has changed, but for its revision, which the script knows; and when it did.
+        revision = changes.expected_revision if session is None else session.revision
+        told = orjson.dumps(conversation.conversation_id), revision
+        args["notice_channel"] = keys.notices
+        args["notice_head"] = b'{"conversationId":%b,"revision":%d,"memoryRevision":' % told
+        args["now"] = codec.encode_instant(changes.now)
+    if changes.events:
+        args["events"] = changes.events
+    if changes.jobs:
+        args["jobs"] = [part for d in changes.jobs for part in (due_score(d.due_at), d.job.name)]
     if changes.idempotency is not None:
         args |= _kept_reply(changes, changes.idempotency)
+    return args | _seldom(changes)
+
+
+def _seldom(changes: storage.Changes) -> dict[str, Argument]:
+    """Of the arguments those that few commits have."""
+    args: dict[str, Argument] = {}
+    if changes.previous_contacts:
+        args["previous_contacts"] = [encode_previous_contact(each) for each in changes.previous_contacts]
+    if changes.rewrite_previous_contacts:
+        args["rewrite_previous"] = "1"
     if changes.turn is not None:
         args |= _message(changes.turn)
     if changes.mining is not None:
@@ -381,28 +406,9 @@ def _arguments(
         args["former"] = codec.encode_former(changes.former)
     if changes.forget_former is not None:
         args["forget_former"] = changes.forget_former
-    if changes.rewrite_previous_contacts:
-        args["rewrite_previous"] = "1"
     if changes.trace is not None:
         args["trace"] = changes.trace
     return args
-
-
-def _lists(changes: storage.Changes) -> Mapping[str, Sequence[Value]]:
-    lists: dict[str, Sequence[Value]] = {}
-    if changes.set_tools:
-        lists["set_tools"] = _flat(changes.set_tools)
-    if changes.set_mined:
-        lists["set_mined"] = _flat(changes.set_mined)
-    if changes.added_variables:
-        lists["added_variables"] = _flat(changes.added_variables)
-    if changes.previous_contacts:
-        lists["previous_contacts"] = [encode_previous_contact(each) for each in changes.previous_contacts]
-    if changes.events:
-        lists["events"] = changes.events
-    if changes.jobs:
-        lists["jobs"] = [part for d in changes.jobs for part in (due_score(d.due_at), d.job.name)]
-    return lists
 
 
 def _kept_reply(changes: storage.Changes, idempotency: IdempotencyKey) -> Mapping[str, Argument]:
@@ -429,19 +435,6 @@ def _message(turn: DialogueTurn) -> Mapping[str, Argument]:
         "turn_bytes_kept": storage.MAX_TURN_BYTES,
         "messages_kept": MESSAGES_KEPT,
         "is_user_turn": "1" if is_user_turn(turn) else "0",
-    }
-
-
-def _notice(
-    conversation: ConversationRef, keys: ConversationKeys, changes: storage.Changes
-) -> Mapping[str, Argument]:
-    """That the memory has changed, but for its revision, which the script knows; and when it did."""
-    revision = changes.expected_revision if changes.session is None else changes.session.revision
-    told = orjson.dumps(conversation.conversation_id), revision
-    return {
-        "notice_channel": keys.notices,
-        "notice_head": b'{"conversationId":%b,"revision":%d,"memoryRevision":' % told,
-        "now": codec.encode_instant(changes.now),
     }
 
 
