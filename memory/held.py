@@ -23,16 +23,13 @@ reading it: what a write replaces is not weighed."""
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Weights in stored bytes: of the session, of the rest, and of the rest when it was read last."""
+    """Weights in stored bytes: of the session, of the rest, and of the rest when it was read last. Those of
+    session and rest together are the conversation's `stored_bytes`."""
 
     loaded: LoadedConversation
     session_bytes: int
     rest_bytes: int
     rest_read: int
-
-    @property
-    def weight(self) -> int:
-        return self.session_bytes + self.rest_bytes
 
 
 class HeldConversations:
@@ -88,17 +85,18 @@ class HeldConversations:
     def forget(self, conversation: ConversationRef) -> None:
         held = self._held.pop(conversation, None)
         if held is not None:
-            self._bytes -= held.weight
+            self._bytes -= held.loaded.stored_bytes
 
     def _put(self, conversation: ConversationRef, held: Held) -> None:
         self.forget(conversation)
-        if held.weight > self._most_bytes:
+        weight = held.loaded.stored_bytes
+        if weight > self._most_bytes:
             return
         self._held[conversation] = held
-        self._bytes += held.weight
+        self._bytes += weight
         while self._bytes > self._most_bytes:
             _, oldest = self._held.popitem(last=False)
-            self._bytes -= oldest.weight
+            self._bytes -= oldest.loaded.stored_bytes
 
 
 def _after(
@@ -108,15 +106,15 @@ def _after(
     new = changes.new_memory
     mined = before.mined if new is None else new.variables
     tools = before.tools if new is None else new.variables
-    wrote = changes.set_tools or changes.set_mined
     previous = () if changes.rewrite_previous_contacts else before.previous_contacts
     turn = changes.turn
+    added, set_mined, set_tools = changes.added_variables, changes.set_mined, changes.set_tools
     after = LoadedConversation(
         session=changes.session or before.session,
         memory_revision=memory_revision,
-        memory_updated_at=changes.now if wrote else before.memory_updated_at,
-        mined=_hash(mined, changes.added_variables, changes.set_mined),
-        tools=_hash(tools, changes.added_variables, changes.set_tools),
+        memory_updated_at=changes.now if set_tools or set_mined else before.memory_updated_at,
+        mined=_hash(mined, added, set_mined) if added or set_mined else mined,
+        tools=_hash(tools, added, set_tools) if added or set_tools else tools,
         tenant=before.tenant if new is None else new.tenant,
         previous_contacts=previous + changes.previous_contacts,
         last_user_turn=turn.name if turn is not None and is_user_turn(turn) else before.last_user_turn,
@@ -127,8 +125,8 @@ def _after(
         state=state,
         stored_bytes=stored_bytes,
     )
-    if new is None and not changes.added_variables:
-        after.merge_after(before, changes.set_tools.keys() | changes.set_mined.keys())
+    if new is None and not added:
+        after.merge_after(before, (*set_tools, *set_mined))
     return after
 
 
@@ -137,7 +135,5 @@ def _hash(
     added: Mapping[str, MemoryEntry],
     put: Mapping[str, MemoryEntry],
 ) -> Mapping[str, MemoryEntry]:
-    if not added and not put:
-        return stored
     fresh = {id: entry for id, entry in added.items() if id not in stored} if added else added
     return {**stored, **fresh, **put}

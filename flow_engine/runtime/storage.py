@@ -6,11 +6,11 @@ A request reads everything it may need with `load`, decides without I/O, and han
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -133,14 +133,16 @@ class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # n
         """Handed on from step to step."""
         return Composed()
 
-    def merge_after(self, before: LoadedConversation, written: Set[str]) -> None:
+    def merge_after(self, before: LoadedConversation, written: Collection[str]) -> None:
         """Take up what was made of `before`; only the variables `written`, by their ids, are others."""
-        kept = cast("dict[str, object]", self.__dict__)  # where cached properties are
+        kept: Any = self.__dict__  # where cached properties are
         known: Mapping[str, MemoryEntry] | None = before.__dict__.get("merged")
-        if known is not None and written <= known.keys():
+        if known is not None and not written:
+            kept["merged"] = known
+        elif known is not None and known.keys() >= {*written}:
             heard = {id: self.mined[id] for id in written if id in self.mined}
             told = {id: self.tools[id] for id in written if id in self.tools}
-            kept["merged"] = {**known, **merge(heard, told)} if written else known
+            kept["merged"] = {**known, **merge(heard, told)}
         kept["composed"] = before.composed
 
     @property
