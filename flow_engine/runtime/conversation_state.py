@@ -50,6 +50,7 @@ class ConversationState:
         self.flow = flow
         self.session = session
         self.loaded = loaded
+        self.revision_before = loaded.revision
         self.platform = platform
         self.now = now
         self.memory: Mapping[str, MemoryEntry] = memory_of(flow, loaded)
@@ -80,7 +81,7 @@ class ConversationState:
 
     @property
     def changed(self) -> bool:
-        return self.session.revision != self.loaded.revision
+        return self.session.revision != self.revision_before
 
     @property
     def closure(self) -> ClosureConfig:
@@ -179,7 +180,7 @@ class ConversationState:
     def returns_to(self) -> TaskPlan | None:
         """Where a change to `back` goes. None where there is nothing, the channel is not its own, or the task
         is not left now."""
-        plan = self.entered_from
+        plan = self.entered_from if self.session.digressions else None
         if plan is None or self.held or not channel_available(plan, self.session.latest_contact.channel):
             return None
         return plan

@@ -36,7 +36,7 @@ start is part of it because a conversation that starts anew may see its revision
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Literal
 from urllib.parse import quote
@@ -185,11 +185,11 @@ def _message(
     hidden = type != "system" and plan.document.hide_transcription_to_human
     return orjson.dumps(
         {
-            "eventId": _event_id(session, name),
+            "eventId": _id_of(session, session.started_at, name),
             "campaignId": session.campaign_id,
             "conversationId": session.conversation_id,
             "contactId": contact_id,
-            "ts": utc_text(ts),
+            "ts": ts if ts.tzinfo is UTC else ts.astimezone(UTC),
             "body": body,
             "type": type,
             "src": sender.src,
@@ -199,7 +199,8 @@ def _message(
             "taskType": plan.type,
             "taskStatus": task_status(flow, session),
             "meta": {"visible": False} if hidden else None,
-        }
+        },
+        option=orjson.OPT_UTC_Z,
     )
 
 
@@ -218,13 +219,8 @@ def erasure_event(conversation: ConversationRef, ts: datetime) -> bytes:
     )
 
 
-def _event_id(session: Session, name: str) -> str:
-    """`name` is ASCII already and unique in the conversation."""
-    return _id_of(session, session.started_at, name)
-
-
 def _id_of(conversation: ConversationRef | Session, since: datetime, name: str) -> str:
-    """What is too long for a header is a digest."""
+    """`name` is ASCII already and unique among what began then. What is too long for a header is a digest."""
     owner = f"{encoded_id(conversation.tenant_id)}:{encoded_id(conversation.conversation_id)}"
     whole = f"{owner}:{int(since.timestamp() * 1000)}:{name}"
     return whole if len(whole) <= EVENT_ID_CHARS else sha256(whole.encode()).hexdigest()
@@ -240,7 +236,7 @@ def checkpoint_event(
     name = f"checkpoint:{encoded_id(checkpoint.id)}:{encoded_id(reached.message_id)}"
     return orjson.dumps(
         {
-            "eventId": _event_id(session, name),
+            "eventId": _id_of(session, session.started_at, name),
             "serviceId": session.campaign_id,
             "room": data.get("room"),
             "callerId": data.get("callerId"),

@@ -221,7 +221,7 @@ class HumanPart(ConversationState):
 
     def _update(self, **changes: object) -> None:
         """Every step makes one revision, however many parts it has."""
-        self.session = structs.replace(self.session, revision=self.loaded.revision + 1, **changes)
+        self.session = structs.replace(self.session, revision=self.revision_before + 1, **changes)
 
     def _note(self, subtype: str, contact_id: str | None = None, **details: object) -> None:
         about = contact_id or self.session.active_contact_id or ""

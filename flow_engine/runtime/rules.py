@@ -125,7 +125,10 @@ class TaskGuard(msgspec.Struct, frozen=True):
 
     def unmet(self, task: TaskPlan) -> EntryRule | None:
         """The first of the conditions before a task that is not true, None where there is none."""
-        return next((rule for rule in self.entry_rules(task) if not self.holds(rule.condition)), None)
+        for rule in self.entry_rules(task):
+            if not self.holds(rule.condition):
+                return rule
+        return None
 
     def holds(self, condition: Condition) -> bool:
         return self.facts is not None and condition.truth(self.facts) is True

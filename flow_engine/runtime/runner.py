@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from datetime import datetime
 
+from msgspec import structs
+
 from flow_engine.errors import CallTheOperator
 from flow_engine.masking import shown
 from flow_engine.ports.dialogue import ConversationRef
@@ -401,11 +403,11 @@ class ConversationalFlowRunner(HumanPart):
         contact_id, contact = self.session.active_contact_id, self.session.active_contact
         if contact_id is None or contact is None:
             return self.session.contacts
-        passed = contact.model_copy(update={"tasks": (*contact.tasks, task_name)[-CONTACTS_KEPT:]})
+        passed = structs.replace(contact, tasks=(*contact.tasks, task_name)[-CONTACTS_KEPT:])
         return {**self.session.contacts, contact_id: passed}
 
     def _rendered(self, task_id: str, entry: Mapping[str, object]) -> TaskEntry:
         """The entry of a task with every template of it, the task's own facts in scope."""
         task = self.flow.tasks[task_id]
         texts = self.platform.texts.of(self.flow, task, self.session, self.shown_memory, self.tenant)
-        return self.session.task.model_copy(update={"task_id": task_id, **entry, **texts})
+        return structs.replace(self.session.task, task_id=task_id, **entry, **texts)
