@@ -59,11 +59,9 @@ class ConversationalFlowRunner(HumanPart):
         Raises CallTheOperator `snapshot_unusable` for a snapshot that does not fit its version: it is
         never reset in silence (F13).
         """
-        try:
-            if flow.chart.task_of(session.states) != session.task.task_id:
-                raise UnknownStates(f"the texts of task {session.task.task_id!r} are not of its states")
-        except UnknownStates as error:
-            raise CallTheOperator("snapshot_unusable", f"version {flow.version_id!r}: {error}") from error
+        fits = loaded.composed.fits
+        if fits is None or fits[0] is not session or fits[1] is not flow:
+            _check_fit(flow, session)
         runner = cls(flow, session, loaded, platform, now)
         if session.deadline is None and (limit := runner.task_deadline) is not None:
             # Stored by a release that did not write it down.
@@ -411,3 +409,12 @@ class ConversationalFlowRunner(HumanPart):
         task = self.flow.tasks[task_id]
         texts = self.platform.texts.of(self.flow, task, self.session, self.shown_memory, self.tenant)
         return structs.replace(self.session.task, task_id=task_id, **entry, **texts)
+
+
+def _check_fit(flow: CompiledFlow, session: Session) -> None:
+    """Raises CallTheOperator `snapshot_unusable`."""
+    try:
+        if flow.chart.task_of(session.states) != session.task.task_id:
+            raise UnknownStates(f"the texts of task {session.task.task_id!r} are not of its states")
+    except UnknownStates as error:
+        raise CallTheOperator("snapshot_unusable", f"version {flow.version_id!r}: {error}") from error

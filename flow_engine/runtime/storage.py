@@ -17,6 +17,7 @@ import msgspec
 from flow_engine.idempotency import IdempotencyKey, KeptReply
 from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn, is_user_turn
 from flow_engine.ports.jobs import DueJob
+from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact, merge
 from flow_engine.runtime.mining_state import NOTHING_MINED, MiningState
 from flow_engine.runtime.session import Session
@@ -84,9 +85,11 @@ class FormerConversation:
 
 
 class Composed(msgspec.Struct):
-    """What prompts of a conversation have made, each beside the very objects that it follows from: it is
-    right while they are the same. None where nothing is made."""
+    """What steps and prompts of a conversation have made, each beside the very objects that it follows from:
+    it is right while they are the same. None where nothing is made. `fits`: a session, and the version that
+    it was found to fit."""
 
+    fits: tuple[Session, CompiledFlow] | None = None
     of_session: tuple[tuple[object, ...], tuple[object, ...], str] | None = None
     contact: tuple[object, object, str] | None = None
     table: tuple[tuple[object, ...], str] | None = None

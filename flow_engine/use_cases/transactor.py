@@ -145,9 +145,15 @@ class Transactor:
         session = loaded.session
         if session is None:
             raise unknown_conversation(conversation.conversation_id)
-        version = await self.versions.pinned(conversation.tenant_id, session.version_id, session.content_hash)
+        fits = loaded.composed.fits
+        if fits is None or fits[0] is not session:
+            pinned = self.versions.pinned
+            version = await pinned(conversation.tenant_id, session.version_id, session.content_hash)
+            fits = session, version.flow
         at = now or self.clock.now()
-        return ConversationalFlowRunner.resume(version.flow, session, loaded, self.platform, at)
+        runner = ConversationalFlowRunner.resume(fits[1], session, loaded, self.platform, at)
+        loaded.composed.fits = fits
+        return runner
 
     async def run(
         self,
