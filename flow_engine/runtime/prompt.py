@@ -12,7 +12,7 @@ once for all that are equal, so that a prompt costs what is new in it.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from hashlib import sha256
 from operator import is_
 from typing import cast
@@ -29,7 +29,15 @@ from flow_engine.runtime.rules import channel_available, missing_variables
 from flow_engine.runtime.session import Session
 from flow_engine.runtime.storage import Composed
 from flow_engine.runtime.tables import memory_rows, render_markdown, render_toon, value_text
-from flow_engine.runtime.times import age_of, minute_of, now_line, tenant_zone, told_age
+from flow_engine.runtime.times import (
+    age_of,
+    end_of,
+    minute_of,
+    now_line,
+    tenant_zone,
+    told_age,
+    updated_line,
+)
 from flow_engine.values import JsonValue
 from flow_engine.vocabulary import MemoryFormat
 
@@ -430,10 +438,9 @@ def _memory_age(inputs: PromptInput, zone: tzinfo) -> str:
     updated = inputs.memory_updated_at
     if updated is None:
         return inputs.sections["memory_never"]
-    ago = told_age(inputs.sections, updated, inputs.now)
-    # A third of the time of `isoformat`.
-    when = orjson.dumps(updated.astimezone(zone), option=orjson.OPT_OMIT_MICROSECONDS)[1:20]
-    return inputs.sections["memory_updated"].format(when=when.decode().replace("T", " "), ago=ago)
+    unit, number, _ = age_of(updated, inputs.now)
+    template, ago = inputs.sections["memory_updated"], inputs.sections[f"ago_{unit}"]
+    return updated_line(template, int(updated.timestamp()), zone, ago, number)
 
 
 def same_until(inputs: PromptInput) -> datetime:
@@ -441,7 +448,7 @@ def same_until(inputs: PromptInput) -> datetime:
     when an age is told otherwise, or when a search for a person is over."""
     if inputs.conditions is not None and inputs.conditions.by_the_clock:
         return inputs.now
-    moments = [datetime.fromtimestamp(60 * (minute_of(inputs.now) + 1), UTC)]
+    moments = [end_of(minute_of(inputs.now))]
     updated, deadline = inputs.memory_updated_at, inputs.session.task.routing_deadline
     if updated is not None:
         moments.append(age_of(updated, inputs.now)[2])

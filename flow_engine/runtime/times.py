@@ -34,6 +34,20 @@ def now_line(template: str, weekdays: str, minute: int, zone: tzinfo) -> str:
     )
 
 
+@lru_cache(maxsize=64)
+def end_of(minute: int) -> datetime:
+    """In UTC; minutes since 1970."""
+    return datetime.fromtimestamp(60 * (minute + 1), UTC)
+
+
+@lru_cache(maxsize=256)
+def updated_line(template: str, second: int, zone: tzinfo, ago: str, number: int) -> str:
+    """When something was last written, in seconds since 1970, and how long ago. The same for all that was
+    written in that second."""
+    when = str(datetime.fromtimestamp(second, zone))[:19]
+    return template.format(when=when, ago=ago.format(n=number))
+
+
 _SECOND = timedelta(seconds=1)
 _AGE_UNITS = (
     ("days", timedelta(days=1)),

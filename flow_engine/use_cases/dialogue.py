@@ -154,11 +154,12 @@ class DialogueService:
         """The prompt as it is now, `PromptReply` as JSON: one read, nothing written unless the agent has a
         command to be told. Waits at most `wait_s` seconds. Raises ReloadAndDecide `conversation_closed`."""
         loaded = await self._transactor.memory.load(conversation)
-        kept = self._quiet.find(conversation, memory_format, loaded.state, self._transactor.clock.now())
+        now = self._transactor.clock.now()
+        kept = self._quiet.find(conversation, memory_format, loaded.state, now)
         if kept is not None and (kept.fresh or wait_s == 0):
             self._count(kept.fresh)
             return kept
-        loaded, runner, fresh = await self._fresh(conversation, loaded, wait_s)
+        loaded, runner, fresh = await self._fresh(conversation, loaded, now, wait_s)
         runner.require_open()
         runner.advance()
         self._count(fresh)
@@ -212,12 +213,13 @@ class DialogueService:
         return (await self._transactor.apply(conversation, decide)).result
 
     async def _fresh(
-        self, conversation: ConversationRef, loaded: LoadedConversation, wait_s: float
+        self, conversation: ConversationRef, loaded: LoadedConversation, now: datetime, wait_s: float
     ) -> tuple[LoadedConversation, ConversationalFlowRunner, bool]:
-        """Load again until the last user turn has been read, or its reading failed, or the wait is over."""
+        """As it is `now`; load again until the last user turn has been read, or its reading failed, or the
+        wait is over."""
         waited, look_again_s = 0.0, LOOK_AGAIN_S
         while True:
-            runner = await self._transactor.resume(conversation, loaded)
+            runner = await self._transactor.resume(conversation, loaded, now=now)
             read = loaded.last_user_turn in (None, loaded.mining.mined_through)
             if read or not tuning_of(runner).enabled:
                 return loaded, runner, True
@@ -227,6 +229,7 @@ class DialogueService:
             waited += look_again_s
             look_again_s = min(1.5 * look_again_s, LOOK_AGAIN_AT_MOST_S)
             loaded = await self._transactor.memory.load(conversation)
+            now = self._transactor.clock.now()
 
     async def put_memory(
         self,
