@@ -256,12 +256,13 @@ def _reachable(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
     guard = runner.guard if flow.conditions else None
     parts: list[bytes] = []
     for target in fixed.targets:
-        task = flow.tasks[target.task_id]
-        missing = missing_variables(task, memory)
+        task, names = flow.tasks[target.task_id], b"[]"
+        if task.required and (missing := missing_variables(task, memory)):
+            every = missing == task.required
+            names = target.required if every else orjson.dumps([*map(flow.variables.name_of, missing)])
         found = None if guard is None else guard.state_of(task)
         parts += (
-            *(target.head, orjson.dumps(described[task.id]), target.required),
-            orjson.dumps([*map(flow.variables.name_of, missing)]) if missing else b"[]",
+            *(target.head, orjson.dumps(described[task.id]), target.rest, names),
             b',"condition":null}' if found is None else b',"condition":%b}' % orjson.dumps(found),
         )
     return b"".join((*parts, b"]"))
@@ -318,6 +319,7 @@ def _target(flow: CompiledFlow, task: TaskPlan, before: bytes) -> replies.FixedT
         task.id,
         b'%b%b,"description":' % (before, head[:-1]),
         b',"requiredVariables":%b,"missingVariables":' % required,
+        required,
     )
 
 

@@ -31,7 +31,8 @@ speech deliver late."""
 
 
 class ConversationState:
-    """`session` is what a commit would store now, `outbox` the events and `jobs` the work that go with it.
+    """`session` is what a commit would store now, `task` the one that it is in, `outbox` the events and
+    `jobs` the work that go with it.
 
     `new_memory` is set when the conversation starts anew, and `former` what is left of the one before;
     `memory` is the merged memory (F18). `left_task` is the task that a contact was taken out of because its
@@ -51,6 +52,7 @@ class ConversationState:
         self.session = session
         self.loaded = loaded
         self.revision_before = loaded.revision
+        self.task = flow.tasks[session.task.task_id]
         self.platform = platform
         self.now = now
         self.memory: Mapping[str, MemoryEntry] = memory_of(flow, loaded)
@@ -64,10 +66,6 @@ class ConversationState:
         self.advanced: tuple[str, str] | None = None
         self.contradicted: list[str] = []
         self._refusal: TaskRefusal | None = None
-
-    @property
-    def task(self) -> TaskPlan:
-        return self.flow.tasks[self.session.task.task_id]
 
     @property
     def status(self) -> str | None:

@@ -330,11 +330,12 @@ class MemoryDump(TypedDict):
 
 
 class FixedTarget(msgspec.Struct, frozen=True):
-    """A task that can be asked for, by its id: its part of a list up to its description, and from there to
-    what is missing. The first one's begins the list."""
+    """A task that can be asked for, by its id: its part of a list up to its description, where the first
+    one's begins the list, and from there to what is missing; `required` are the names of all that may be."""
 
     task_id: str
     head: bytes
+    rest: bytes
     required: bytes
 
 
@@ -356,5 +357,5 @@ class FixedParts:
     @property
     def weight(self) -> int:
         """In bytes."""
-        targets = [part for target in self.targets for part in (target.head, target.required)]
+        targets = [part for target in self.targets for part in (target.head, target.rest, target.required)]
         return sum(map(len, (self.task, self.conversation, self.media or b"", *self.tools, *targets)))

@@ -315,6 +315,7 @@ class ConversationalFlowRunner(HumanPart):
             task=self._rendered(task_id, {}),
             digressions=pending,
         )
+        self.task = flow.tasks[task_id]
         self._note("version_migrated", **{"from": old_version, "to": flow.version_id})
 
     def set_language(self, language: str | None) -> None:
@@ -381,14 +382,15 @@ class ConversationalFlowRunner(HumanPart):
     def _enter(self, task_id: str, **states: object) -> None:
         """Enter a task as the active contact; its texts stay until it is left (F23). `states` are those that
         the chart reached."""
-        entered = self.session.entered
+        entered, task = self.session.entered, self.flow.tasks[task_id]
         entry = {"entered_at": self.now, "routing_deadline": None, "human_reason": None}
         self._update(
             **states,
-            contacts=self._passed(self.flow.tasks[task_id].name),
+            contacts=self._passed(task.name),
             task=self._rendered(task_id, entry),
             entered={**entered, task_id: entered.get(task_id, 0) + 1},
         )
+        self.task = task
         if (self.session.pending_command or "").startswith(commands.START_TASK):  # of the task that is left
             self._update(pending_command=None)
         deadline = self.task_deadline

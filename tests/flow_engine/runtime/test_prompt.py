@@ -357,3 +357,25 @@ def test_a_value_that_becomes_sensitive_is_masked_in_what_the_caller_has_said(
     assert "I am Ada" in compose(inputs).volatile
     assert "I am Ada" not in compose(later).volatile
     assert "I am Ada" in compose(inputs).volatile
+
+
+@pytest.mark.parametrize(
+    ("known", "missing"),
+    [
+        ({}, ["a string", "a number"]),
+        ({"var_number": 1}, ["a string"]),
+        ({"var_string": "Ada"}, ["a number"]),
+        ({"var_string": "Ada", "var_number": 1}, []),
+    ],
+)
+def test_a_task_that_can_follow_tells_which_of_its_variables_are_missing(
+    prompts: FileSystemPrompts, known: dict[str, Any], missing: list[str]
+) -> None:
+    raw = document()
+    raw["tasks"][1]["transitionParameters"].append({"variableId": "var_number", "required": True})
+    operator, *others = Conversation(prompts, raw, memory=known).agent_data()["reachableTasks"]
+    assert (operator["requiredVariables"], operator["missingVariables"]) == (
+        ["a string", "a number"],
+        missing,
+    )
+    assert {tuple(task["missingVariables"]) for task in others} == {()}  # F28
