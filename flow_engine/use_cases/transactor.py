@@ -242,7 +242,8 @@ class Transactor:
                     flow, tenant_id = transition.runner.flow, conversation.tenant_id
                     version = await self.versions.pinned(tenant_id, flow.version_id, flow.content_hash)
                     await self.versions.keep_definition(tenant_id, version)
-                count_moves(transition.runner, self.observer)
+                if changes.session is not None:
+                    count_moves(transition.runner, self.observer)
                 if transition.set_tools:
                     self.observer.count("memory_writes", len(transition.set_tools), source="tools")
                 if transition.set_mined:
@@ -276,7 +277,7 @@ class Transactor:
 def _check_size(transition: Transition) -> None:
     """What would be stored, roughly: sizes of texts, not of their encoding."""
     runner = transition.runner
-    if not runner.changed and not transition.set_tools:
+    if not (transition.set_tools or runner.changed):
         return
     most = storage.MAX_STATE_BYTES - storage.MAX_TURN_BYTES
     if _at_most(transition) <= most:
@@ -351,10 +352,11 @@ def to_changes(
     secrets = runner.secrets(transition.set_tools, transition.set_mined) if events else None
     if secrets is not None:
         events = tuple(masked_event(event, secrets) for event in events)
-    afterwards = (
-        *((runner.due("relay"),) if events else ()),
-        *((runner.due("archive", after_s=ARCHIVE_AFTER_S),) if runner.session.closed else ()),
-    )
+    jobs = [] if forked else [*runner.jobs, *transition.jobs]
+    if events:
+        jobs.append(runner.due("relay"))
+    if runner.session.closed and not forked:
+        jobs.append(runner.due("archive", after_s=ARCHIVE_AFTER_S))
     return storage.Changes(
         expected_revision=0 if forked else loaded.revision,
         expected_memory_revision=loaded.memory_revision if transition.guards_memory else None,
@@ -377,7 +379,7 @@ def to_changes(
         forget_former=transition.forget_former,
         on_seen=transition.on_seen,
         events=events,
-        jobs=() if forked else (*runner.jobs, *transition.jobs, *afterwards),
+        jobs=tuple(jobs),
         idempotency=idempotency,
         journal=_noted(runner, transition, by),
         forked=msgspec.structs.replace(loaded, session=runner.session) if forked else None,

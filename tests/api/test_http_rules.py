@@ -99,6 +99,49 @@ class TestProblems:
             assert (await scene.http.get("/v1/memory/conv-1")).status_code == 404
 
     @pytest.mark.parametrize(
+        "raw",
+        [
+            *(b"18446744073709551615", b"-9223372036854775808", b"-1e18", b"-0.0", b"5e-324"),
+            b'"\\ud83d\\ude00 \\u0000\\u2028"',
+            b"[" * 62 + b"]" * 62,
+            b'{"":{"a":[null,true,{}]}}',
+        ],
+    )
+    async def test_facts_and_values_at_the_edge_of_what_is_taken_are_kept(self, raw: bytes) -> None:
+        async with open_scene(clinic()) as scene:
+            facts = b',"tenant":{"x":%b},"contact":{"x":%b}}' % (raw, raw)
+            reply = await scene.http.post("/v1/handle-new-contact", content=orjson.dumps(START)[:-1] + facts)
+            assert reply.status_code == 200, reply.text
+            value = {"varId": "var_custom", "updatedBy": "t", "contactId": START["contactId"]}
+            described = {**value, "descriptionForLLM": [{"name": "n", "value": "v"}]}
+            batch = b"[" + orjson.dumps(described)[:-1] + b',"value":[' + raw + b"]}]"
+            reply = await scene.http.put("/v1/memory/conv-1", content=batch)
+            assert reply.status_code == 200, reply.text  # F21
+            kept = (await scene.http.get("/v1/memory/conv-1")).json()["vars"]
+            assert [each["value"] for each in kept if each["value"] is not None] == [[orjson.loads(raw)]]
+            assert (await scene.end()).status_code == 200
+
+    @pytest.mark.parametrize(
+        ("path", "field"),
+        [
+            ("change-task", "reason"),
+            ("change-task", "task"),
+            ("handle-end-contact", "reason"),
+            ("handle-human-task", "reason"),
+            ("handle-new-contact", "language"),
+        ],
+    )
+    async def test_half_a_character_is_refused_wherever_a_text_is_taken(self, path: str, field: str) -> None:
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            body = orjson.dumps({"contactId": "c", "conversationId": "conv-1", "task": "x"})[:-1]
+            reply = await scene.http.post(
+                f"/v1/{path}", content=body + b',"' + field.encode() + b'":"\\ud800"}'
+            )
+            assert reply.status_code in (400, 422), reply.text  # F36
+            assert (await scene.prompt())["revision"] == 1
+
+    @pytest.mark.parametrize(
         "path", ["/v1", "/v1/", "/v2/flows", "/v1/nothing", "/v1/prompt", "/favicon.ico"]
     )
     async def test_an_unknown_path_is_404(self, path: str) -> None:
