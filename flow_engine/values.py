@@ -206,7 +206,8 @@ def utc_text(moment: datetime) -> str:
 
 def check_text(text: str) -> None:
     """Raises ValueRejected for text that UTF-8 cannot carry or that takes more than 64 KiB of it."""
-    if _encoded_size(text) > MAX_TEXT_BYTES:
+    size = len(text) if text.isascii() else _encoded_size(text)
+    if size > MAX_TEXT_BYTES:
         raise ValueRejected("text_too_long", f"accepted is text of at most {MAX_TEXT_BYTES} bytes of UTF-8")
 
 

@@ -18,8 +18,10 @@ START_TASK = "/start_task "
 
 def start_task(task: TaskPlan) -> str:
     """`/start_task <name> <type>`; HUM and AIS add whom the routing asks for. One line."""
-    tags = [f"{kind}={','.join(values)}" for kind, values in task.transfer_tags]
-    return START_TASK + " ".join([task.name, task.type, *tags])
+    command = f"{START_TASK}{task.name} {task.type}"
+    for kind, values in task.transfer_tags:
+        command += f" {kind}={','.join(values)}"
+    return command
 
 
 def error(reason: str) -> str:

@@ -29,9 +29,9 @@ class Kept(Generic[_Key, _Value]):
 
     def put(self, key: _Key, value: _Value) -> None:
         """In place of what is kept by that key."""
-        weight = self._weight(value)
-        if key in self._kept:
-            self._weighs -= self._weight(self._kept.pop(key))
+        weight, before = self._weight(value), self._kept.pop(key, None)
+        if before is not None:
+            self._weighs -= self._weight(before)
         if weight > self._most:
             return
         self._kept[key] = value

@@ -149,7 +149,7 @@ class Composer:
             prefix,
             _joined((("contact", contact), *moment_sections(inputs))),
             inputs.conditions,
-            tuple([task.id for task in inputs.suggested]),
+            tuple([task.id for task in inputs.suggested]) if inputs.suggested else (),
             stale_of(inputs.flow, inputs.memory, inputs.now) if inputs.flow.ageing else (),
         )
 

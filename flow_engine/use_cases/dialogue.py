@@ -170,7 +170,7 @@ class DialogueService:
         inputs = prompt_input(runner, memory_format)
         prompt = runner.platform.composer.compose(inputs)
         revisions = runner.session.revision, loaded.memory_revision
-        known = f"{loaded.mining_revision}-{prompt.prefix_hash}-{fresh:d}-{memory_format}"
+        known = f"{loaded.mining_revision}-{prompt.stable.hash}-{fresh:d}-{memory_format}"
         if prompt.conditions is not None or prompt.stale:
             told = repr((prompt.conditions, prompt.suggested, prompt.stale))
             known = f"{known}-{sha256(told.encode()).hexdigest()[:16]}"
@@ -368,7 +368,7 @@ def _prompt_reply(
                 volatile,
                 b'","revision":%d,"memoryRevision":%d' % revisions,
             ),
-            b',"prefixHash":"%b","parts":{"prefix":"' % prompt.prefix_hash.encode(),
+            b',"prefixHash":"%b","parts":{"prefix":"' % prompt.stable.hash.encode(),
             *(prefix, b'","volatile":"', volatile, b'"},"memoryFresh":'),
             *(b"true" if fresh else b"false", b',"command":', orjson.dumps(command)),
             *(b',"suggestedTasks":', orjson.dumps(prompt.suggested)),
