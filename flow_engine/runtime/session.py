@@ -37,7 +37,7 @@ class Contact(_Stored, frozen=True, kw_only=True):
     status: ContactStatus
     started_at: datetime
     ended_at: datetime | None = None
-    data: Mapping[str, object] = msgspec.field(default_factory=dict[str, object])
+    data: Mapping[str, object] = {}
     tasks: tuple[str, ...] = ()
 
 
@@ -93,8 +93,8 @@ class Session(_Stored, frozen=True, kw_only=True):
     language: str
     started_at: datetime
     task: TaskEntry
-    entered: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
-    refused: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+    entered: Mapping[str, int] = {}
+    refused: Mapping[str, int] = {}
     deadline: datetime | None = None
     pending_command: str | None = None
     digressions: tuple[str, ...] = ()

@@ -107,9 +107,9 @@ class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # n
     session: Session | None = None
     memory_revision: int = 0
     memory_updated_at: datetime | None = None
-    mined: Mapping[str, MemoryEntry] = msgspec.field(default_factory=dict[str, MemoryEntry])
-    tools: Mapping[str, MemoryEntry] = msgspec.field(default_factory=dict[str, MemoryEntry])
-    tenant: Mapping[str, object] = msgspec.field(default_factory=dict[str, object])
+    mined: Mapping[str, MemoryEntry] = {}
+    tools: Mapping[str, MemoryEntry] = {}
+    tenant: Mapping[str, object] = {}
     previous_contacts: tuple[PreviousContact, ...] = ()
     turns: tuple[DialogueTurn, ...] = ()
     last_user_turn: str | None = None
@@ -255,9 +255,9 @@ class Changes(msgspec.Struct, frozen=True):
     expected_state: bytes = b""
     session: Session | None = None
     new_memory: NewMemory | None = None
-    set_tools: Mapping[str, MemoryEntry] = msgspec.field(default_factory=dict[str, MemoryEntry])
-    added_variables: Mapping[str, MemoryEntry] = msgspec.field(default_factory=dict[str, MemoryEntry])
-    set_mined: Mapping[str, MemoryEntry] = msgspec.field(default_factory=dict[str, MemoryEntry])
+    set_tools: Mapping[str, MemoryEntry] = {}
+    added_variables: Mapping[str, MemoryEntry] = {}
+    set_mined: Mapping[str, MemoryEntry] = {}
     mining: MiningState | None = None
     expected_mining_revision: int | None = None
     previous_contacts: tuple[PreviousContact, ...] = ()
