@@ -25,7 +25,7 @@ LAST = ONE.replace(b"host", b"connection: close\r\nhost")
 
 class Counting:
     """Answers how many bytes a body had, and counts which way the request came. `/waits` waits for `go`,
-    `/breaks` has a bug, `/asgi` is not answered from its whole body."""
+    `/breaks` has a bug, `/empty` is answered without a header, `/asgi` not from its whole body."""
 
     def __init__(self) -> None:
         self.whole = self.by_asgi = 0
@@ -53,6 +53,8 @@ class Counting:
             await self.go.wait()
         if scope["path"] == "/breaks":
             raise RuntimeError("a bug")
+        if scope["path"] == "/empty":
+            return Response(status_code=204)
         query = scope["query_string"].decode()
         return Response(f"{scope['method']} {scope['path']} {query} {len(body)}", headers={"x-a": "1"})
 
@@ -164,6 +166,8 @@ ODD = {
     "an upgrade": ([ONE.replace(b"host", b"connection: upgrade\r\nupgrade: websocket\r\nhost")], 0),
     "no body": ([b"GET /one?x HTTP/1.1\r\nhost: a\r\n\r\n"], 1),
     "a head only": ([b"HEAD /asgi HTTP/1.1\r\nhost: a\r\n\r\n"], 0),
+    "a reply without headers": ([ONE.replace(b"one", b"empty")], 1),
+    "and one that closes": ([LAST.replace(b"one", b"empty")], 1),
     "a bug": ([ONE.replace(b"one", b"breaks")], 1),
     "no HTTP": ([ONE[:-2] + b"ab" + b"\x16\x03 /"], 1),
     "a body that is broken": (
