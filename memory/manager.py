@@ -385,7 +385,8 @@ def _arguments(
         args["jobs"] = [part for d in changes.jobs for part in (due_score(d.due_at), d.job.name)]
     if changes.idempotency is not None:
         args |= _kept_reply(changes, changes.idempotency)
-    return args | _seldom(changes)
+    args |= _seldom(changes)
+    return args
 
 
 def _seldom(changes: storage.Changes) -> dict[str, Argument]:
