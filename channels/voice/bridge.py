@@ -82,21 +82,6 @@ class ModelSocket(MessageSocket):
         self._side.lost()
 
 
-class _Link(RealtimeLink):
-    """Leaves out the caller's audio while the model's side does not keep up: late audio is worthless."""
-
-    def __init__(self, socket: ModelSocket, side: ports.RealtimeListener, tap: Tap | None) -> None:
-        super().__init__(tapped(socket.send, "model", tap), socket.close)
-        self._socket = socket
-        self._side = side
-
-    def append_audio(self, audio: events.Audio) -> None:
-        if self._socket.is_congested:
-            self._side.audio_dropped()
-        else:
-            super().append_audio(audio)
-
-
 async def connect_realtime(
     realtime: Realtime, settings: ports.SessionSettings, side: ports.RealtimeListener, tap: Tap | None = None
 ) -> ports.ModelLink:
@@ -119,7 +104,16 @@ async def connect_realtime(
         raise ports.ModelUnreachable(f"no handshake within {HANDSHAKE_WITHIN_S:g} s") from None
     except (OSError, WSError) as error:
         raise ports.ModelUnreachable(f"{type(error).__name__}: {error}") from error
-    return _Link(socket, side, tap)
+    send = tapped(socket.send, "model", tap)
+
+    def send_audio(message: bytes) -> None:
+        """Leaves it out while the model's side does not keep up."""
+        if socket.is_congested:
+            side.audio_dropped()
+        else:
+            send(message)
+
+    return RealtimeLink(send, socket.close, send_audio=send_audio)
 
 
 class LineSocket(MessageSocket):

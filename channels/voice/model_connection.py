@@ -69,7 +69,7 @@ class _Listener:
     """Implements `RealtimeListener` for one connection. It is deaf once it has been replaced."""
 
     def __init__(self, connection: ModelConnection) -> None:
-        self._connection = connection
+        self._connection, self._call = connection, connection.call
         self.is_current = True
         self.outcome: asyncio.Future[SessionUpdated | ModelError | None] = (
             asyncio.get_running_loop().create_future()
@@ -81,7 +81,7 @@ class _Listener:
             return
         if not self.outcome.done() and _is_outcome(event):
             self.outcome.set_result(event)
-        self._connection.call.model_event(event)
+        self._call.model_event(event)
 
     def lost(self) -> None:
         if not self.outcome.done():
@@ -90,7 +90,7 @@ class _Listener:
             self._connection.lost("the connection was closed")
 
     def audio_dropped(self) -> None:
-        self._connection.call.counts.unheard += 1
+        self._call.counts.unheard += 1
 
 
 class ModelConnection:

@@ -185,7 +185,6 @@ class AudioOutput:
         self.transcript = Transcript(wall)
         self._line = line
         self._tracker = PlaybackTracker()
-        self._sounded: set[str] = set()
         self._unknown: set[str] = set()
 
     @property
@@ -209,15 +208,14 @@ class AudioOutput:
         that no more should be sent."""
         if not self.line_plays:
             return True
-        now_ms = now * 1000
-        self._line.play(audio.payload)
-        self._sounded.add(audio.item_id)
-        audio_ms = duration_ms(audio.payload, audio_format)
-        mark = self._tracker.add(audio.item_id, audio.content_index, audio_ms, now_ms)
+        payload = audio.payload
+        self._line.play(payload)
+        audio_ms = duration_ms(payload, audio_format)
+        mark = self._tracker.add(audio.item_id, audio.content_index, audio_ms, now * 1000)
         if mark is None:
             return True
         self._line.mark(mark)
-        return self._tracker.waiting_ms(now_ms) <= MOST_WAITING_MS
+        return self._tracker.waiting_ms(now * 1000) <= MOST_WAITING_MS
 
     def item_ended(self, item_id: str) -> None:
         self._send(self._tracker.item_ended(item_id))
@@ -229,7 +227,7 @@ class AudioOutput:
             sent_ms = self._tracker.sent_ms(item_id) if self.line_plays else None
             self.transcript.broken_off(item_id, sent_ms)
         self._send(self._tracker.nothing_follows())
-        self._unknown |= self._sounded
+        self._unknown |= self._tracker.sounded
 
     def is_known(self, item_id: str) -> bool:
         """Whether the model that is there now has the item."""
@@ -266,7 +264,7 @@ class AudioOutput:
         any more, and there was no audio of them."""
         never: list[str] = []
         for item_id in self.transcript.unheard():
-            if item_id in self._sounded:
+            if item_id in self._tracker.sounded:
                 if self._tracker.is_heard(item_id, now * 1000):
                     self.transcript.heard(item_id, now)
             elif not speaking and self.line_plays:

@@ -98,7 +98,8 @@ class ResponseScheduler:
         self._not_before = 0.0
         self._failures = 0
         self._unconfirmed: set[str] = set()
-        self._unheard_of: OrderedDict[str, None] = OrderedDict()
+        self.silenced: OrderedDict[str, None] = OrderedDict()
+        """Responses of which nothing is to be heard any more, the last ones."""
 
     @property
     def active(self) -> str | None:
@@ -205,12 +206,9 @@ class ResponseScheduler:
 
     def silence(self, response_id: str) -> None:
         """Nothing of the response is to be heard from now on."""
-        self._unheard_of[response_id] = None
-        while len(self._unheard_of) > _REMEMBERED:
-            self._unheard_of.popitem(last=False)
-
-    def is_silenced(self, response_id: str) -> bool:
-        return response_id in self._unheard_of
+        self.silenced[response_id] = None
+        while len(self.silenced) > _REMEMBERED:
+            self.silenced.popitem(last=False)
 
     def connection_lost(self) -> None:
         """What was being said or asked for is due again on the next connection."""

@@ -104,13 +104,17 @@ class Call:
             if not self._take_words(event) and not self.is_over:
                 self._take(event)
             return
-        over = self._termination.phase is OVER
-        if over or self.settings is None or self._responses.is_silenced(event.response_id):
+        settings = self.settings
+        if (
+            settings is None
+            or self._termination.phase is OVER
+            or event.response_id in self._responses.silenced
+        ):
             self.counts.late_audio += 1
             return
         if self._timers.turn_ended_at is not None:
             self.counts.response_seconds += self._timers.first_audio_s(self._clock())
-        if not self._output.play(event, self.settings.output_format, self._clock()):
+        if not self._output.play(event, settings.output_format, self._clock()):
             self._dialogue.silence(event.response_id)
 
     def _take_words(self, event: events.ModelEvent) -> bool:
@@ -352,7 +356,7 @@ class Call:
         self.counts.used(event.usage)
         if event.status == "failed":
             self._hooks.notice(events.ModelError("response_failed", event.reason or "no reason given"))
-            if was_active and not (departing or self._responses.is_silenced(event.response_id)):
+            if was_active and not (departing or event.response_id in self._responses.silenced):
                 self._responses.failed(self._clock())
         elif event.status == "completed":
             self._responses.succeeded()

@@ -57,7 +57,11 @@ class PlaybackTracker:
     monotonic clock."""
 
     def __init__(self) -> None:
+        self.sounded: set[str] = set()
+        """All items of which audio was ever sent."""
         self._items: deque[_Item] = deque()
+        self._last: _Item | None = None
+        """Of `_items`."""
         self._sent_ms = 0.0
         self._plays_until = 0.0
         self._late_ms = 0.0
@@ -72,22 +76,14 @@ class PlaybackTracker:
     def add(self, item_id: str, content_index: int, audio_ms: float, now_ms: float) -> str | None:
         """`audio_ms` milliseconds of audio go to the line now. Returns the name of a mark to send behind
         them, None where none is due."""
-        items = self._items
-        if items and items[-1].item_id == item_id:
-            item = items[-1]
-        else:
-            if items:
-                items[-1].is_whole = True
-            item = _Item(item_id, content_index, self._sent_ms, self._sent_ms)
-            items.append(item)
-        self._sent_ms += audio_ms
-        item.ends_ms = self._sent_ms
+        item = self._last
+        if item is None or item.item_id != item_id:
+            item = self._begin(item_id, content_index)
+        self._sent_ms = item.ends_ms = sent_ms = self._sent_ms + audio_ms
         if now_ms >= self._plays_until + self._late_ms:
             self._plays_until, self._late_ms = now_ms, 0.0
         self._plays_until += audio_ms
-        if self._sent_ms - self._marked_ms >= MARK_EVERY_MS:
-            return self._new_mark()
-        return None
+        return self._new_mark() if sent_ms - self._marked_ms >= MARK_EVERY_MS else None
 
     def item_ended(self, item_id: str) -> str | None:
         """No more audio of the item comes. Returns the name of a mark to send, None where no audio is
@@ -127,6 +123,8 @@ class PlaybackTracker:
         items = self._items
         while items and items[0].is_whole and items[0].ends_ms <= self._confirmed_ms:
             items.popleft()
+        if not items:
+            self._last = None
         return True
 
     @property
@@ -159,6 +157,7 @@ class PlaybackTracker:
                 unheard.append(item.item_id)
         self._generation += 1
         self._items.clear()
+        self._last = None
         self._marks.clear()
         self._marked_ms = self._confirmed_ms = self._sent_ms
         self._plays_until = now_ms
@@ -173,6 +172,14 @@ class PlaybackTracker:
         """Whether the whole item has been played at `now_ms` milliseconds, as far as can be told."""
         heard = self.heard_ms(now_ms)
         return all(item.is_whole and item.ends_ms <= heard for item in self._items if item.item_id == item_id)
+
+    def _begin(self, item_id: str, content_index: int) -> _Item:
+        if self._last is not None:
+            self._last.is_whole = True
+        self._last = item = _Item(item_id, content_index, self._sent_ms, self._sent_ms)
+        self._items.append(item)
+        self.sounded.add(item_id)
+        return item
 
     def _new_mark(self) -> str:
         self._mark_count += 1

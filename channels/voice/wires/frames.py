@@ -37,20 +37,15 @@ def read_object(frame: bytes | str) -> Object:
 
 
 def event_decoder(
-    kind: str,
-    read_usual: Callable[[bytes | str], Event | None],
-    readers: Mapping[str, Callable[[Object], Event | None]],
+    kind: str, readers: Mapping[str, Callable[[Object], Event | None]]
 ) -> Callable[[bytes | str], Event | Unreadable | None]:
-    """A decoder of frames, JSON objects whose field `kind` says which of `readers` makes their event.
-    `read_usual` knows the one kind that nearly all frames are of, takes no other field than it needs, and
-    gives None for whatever is not as it should be: the reader of that kind says what is wrong.
+    """A decoder of frames, JSON objects whose field `kind` says which of `readers` makes their event. It
+    gives None for a frame that nobody needs, and `Unreadable` for an invalid one; it never raises.
 
-    The decoder gives None for a frame that nobody needs, and `Unreadable` for an invalid one; it never
-    raises."""
+    A wire asks it for what its own decoder, which knows the one kind that nearly all frames are of, has not
+    found to be a frame of that kind as it should be."""
 
     def decode(frame: bytes | str) -> Event | Unreadable | None:
-        if (usual := read_usual(frame)) is not None:
-            return usual
         try:
             message = read_object(frame)
             read = readers.get(text(message, kind))
@@ -99,6 +94,8 @@ def optional_part(source: Object, key: str) -> Object:
 BYTES_PER_MS: Final[dict[AudioFormat, int]] = {"g711_ulaw": 8, "g711_alaw": 8, "pcm16": 48}
 
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_KEEPS_ALPHABET: Final = bytes(byte if byte in _ALPHABET else byte ^ 1 for byte in range(256))
+"""Changes all other bytes: a translation without deletions takes a third of the time."""
 
 
 def duration_ms(payload: Audio, fmt: AudioFormat) -> float:
@@ -113,6 +110,5 @@ def audio_of(text: str) -> Audio | None:
     sent it: nothing but the alphabet passes.
     """
     payload = text.encode("ascii", "replace")
-    if len(payload) % 4 or payload.rstrip(b"=").translate(None, _ALPHABET):
-        return None
-    return payload
+    bare = payload.rstrip(b"=")
+    return None if len(payload) % 4 or bare.translate(_KEEPS_ALPHABET) != bare else payload

@@ -37,17 +37,6 @@ class _AudioDelta(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="
 _read_delta: Final = msgspec.json.Decoder(_AudioDelta).decode
 
 
-def _plain_audio(frame: bytes | str) -> events.AgentAudio | None:
-    try:
-        delta = _read_delta(frame)
-    except frames.NO_STRUCT:
-        return None
-    audio, index = audio_of(delta.delta), delta.content_index
-    if audio is None or not delta.response_id or not delta.item_id or index < 0:
-        return None
-    return AgentAudio(delta.response_id, delta.item_id, index, audio)
-
-
 def _agent_audio(message: frames.Object) -> events.AgentAudio:
     audio = frames.audio_of(frames.text(message, "delta"))
     if audio is None:
@@ -186,5 +175,16 @@ _READERS: Final[dict[str, Callable[[frames.Object], events.ModelEvent | None]]] 
     "conversation.item.created": _item_added,
 }
 
-decode = frames.event_decoder("type", _plain_audio, _READERS)
-"""The event of one frame of JSON. Never raises."""
+_decode_any: Final = frames.event_decoder("type", _READERS)
+
+
+def decode(frame: bytes | str) -> events.ModelEvent | None:
+    """The event of one frame of JSON, None for one that nobody needs. Never raises."""
+    try:
+        delta = _read_delta(frame)
+    except frames.NO_STRUCT:
+        return _decode_any(frame)
+    audio, response_id, item_id = audio_of(delta.delta), delta.response_id, delta.item_id
+    if audio is None or not response_id or not item_id or delta.content_index < 0:
+        return _decode_any(frame)
+    return AgentAudio(response_id, item_id, delta.content_index, audio)

@@ -5,6 +5,8 @@ it; that is where most of the time of a bridge goes otherwise.
 """
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -21,6 +23,10 @@ CLOSE_WITHIN_S = 5.0
 _TEXT = WSMsgType.TEXT
 
 
+def _nowhere(_: bytes) -> None:
+    """Where a socket sends that is not connected, or not any more."""
+
+
 class MessageSocket(WSListener):
     """One connection. Subclasses handle `message` and `gone`; `gone` is called once. What the other side does
     not read is kept up to `MOST_UNSENT_BYTES` bytes; beyond that the connection is given up as failed.
@@ -29,6 +35,7 @@ class MessageSocket(WSListener):
     def __init__(self, max_message: int) -> None:
         self._max_message = max_message
         self._transport: WSTransport | None = None
+        self._write: Callable[[bytes], None] = _nowhere
         self._parts: list[bytes] = []
         self._unreadable = 0
         self._is_gone = False
@@ -44,14 +51,11 @@ class MessageSocket(WSListener):
         raise NotImplementedError
 
     def send(self, message: bytes) -> None:
-        transport = self._transport
-        if transport is None or self._is_gone:
-            return
-        if self.is_congested and transport.underlying_transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
+        if self.is_congested and self._is_full():
             log.warning("socket_given_up", reason="the other side does not read")
             self.drop()
-            return
-        transport.send(_TEXT, message)
+        else:
+            self._write(message)
 
     def close(self) -> None:
         """Send what is waiting, say goodbye, and see that the connection ends within seconds. Never
@@ -76,10 +80,17 @@ class MessageSocket(WSListener):
             log.warning("socket_given_up", reason="the other side sends garbage")
             self.drop()
 
+    def _is_full(self) -> bool:
+        transport = self._transport
+        if transport is None or self._is_gone:
+            return False
+        return transport.underlying_transport.get_write_buffer_size() > MOST_UNSENT_BYTES
+
     # picows ----------------------------------------------------------------------------------------
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
+        self._write = partial(transport.send, _TEXT)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
@@ -102,7 +113,7 @@ class MessageSocket(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         if not self._is_gone:
-            self._is_gone = True
+            self._is_gone, self._write = True, _nowhere
             if self._closing is not None:
                 self._closing.cancel()
             task = asyncio.get_running_loop().create_task(_settled(transport))

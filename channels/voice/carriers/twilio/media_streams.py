@@ -32,15 +32,6 @@ class _MediaFrame(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag=
 _read_frame: Final = msgspec.json.Decoder(_MediaFrame).decode
 
 
-def _plain_media(frame: bytes | str) -> events.CallerAudio | None:
-    try:
-        media = _read_frame(frame).media
-    except frames.NO_STRUCT:
-        return None
-    audio = audio_of(media.payload) if media.track == "inbound" else None
-    return None if audio is None else CallerAudio(audio)
-
-
 def _media(message: frames.Object) -> events.CallerAudio | None:
     media = frames.part(message, "media")
     # Streams of one track may leave its name out.
@@ -81,8 +72,17 @@ _READERS: Final[dict[str, Callable[[frames.Object], events.LineEvent | None]]] =
     "stop": lambda _: events.StreamStopped(),
 }
 
-decode_line = frames.event_decoder("event", _plain_media, _READERS)
-"""The event of one frame of JSON. Never raises."""
+_decode_any: Final = frames.event_decoder("event", _READERS)
+
+
+def decode_line(frame: bytes | str) -> events.LineEvent | events.Unreadable | None:
+    """The event of one frame of JSON, None for one that nobody needs. Never raises."""
+    try:
+        media = _read_frame(frame).media
+    except frames.NO_STRUCT:
+        return _decode_any(frame)
+    audio = audio_of(media.payload) if media.track == "inbound" else None
+    return _decode_any(frame) if audio is None else CallerAudio(audio)
 
 
 class TwilioLine:
