@@ -13,6 +13,7 @@ import structlog
 from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
 from channels.voice.call import events, ports
+from channels.voice.call.machine import Call
 from channels.voice.carriers.call_control import is_transferred
 from channels.voice.carriers.carrier import StreamCodec
 from channels.voice.runner import CallPlan, CallRunner
@@ -61,6 +62,8 @@ class Realtime:
 
 class ModelSocket(MessageSocket):
     """One connection to the model's side."""
+
+    __slots__ = ("_side", "_tap")
 
     def __init__(self, side: ports.RealtimeListener, tap: Tap | None) -> None:
         super().__init__(MAX_MODEL_MESSAGE)
@@ -120,11 +123,13 @@ class LineSocket(MessageSocket):
     """One media stream of a carrier, text frames of JSON: the call begins with its start event. A stream
     without one, and one of unreadable frames, is closed as an error."""
 
+    __slots__ = ("_begin_by", "_bridge", "_call", "_decode", "_is_warned", "_tap")
+
     def __init__(self, bridge: Bridge) -> None:
         super().__init__(MAX_LINE_MESSAGE)
         self._bridge = bridge
         self._decode = bridge.codec.decoder()
-        self._runner: CallRunner | None = None
+        self._call: Call | None = None
         self._is_warned = False
         self._tap: Tap | None = None
         loop = asyncio.get_running_loop()
@@ -134,17 +139,17 @@ class LineSocket(MessageSocket):
         if self._tap is not None:
             self._tap("line", sent=False, message=message)
         for event in self._decode(message):
-            runner = self._runner
+            call = self._call
             if type(event) is events.CallerAudio:
-                if runner is not None:
-                    runner.call.caller_audio(event.payload)
+                if call is not None:
+                    call.caller_audio(event.payload)
             elif isinstance(event, events.Unreadable):
-                if runner is None and not self._is_warned:
+                if call is None and not self._is_warned:
                     self._is_warned = True
                     log.warning("stream_not_started", reason=event.what)
                 self.unreadable(event.what)
-            elif runner is not None:
-                runner.call.line_event(event)
+            elif call is not None:
+                call.line_event(event)
             elif isinstance(event, events.StreamStarted):
                 self._begin_by.cancel()
                 self._tap = self._bridge.open_tap(event.stream_id)
@@ -152,12 +157,12 @@ class LineSocket(MessageSocket):
                     self._tap("line", sent=False, message=message)
                 send = tapped(self.send, "line", self._tap)
                 line = self._bridge.codec.line(event.stream_id, send, self.close)
-                self._runner = self._bridge.begin(event, line, self._tap)
+                self._call = self._bridge.begin(event, line, self._tap).call
 
     def gone(self) -> None:
         self._begin_by.cancel()
-        if self._runner is not None:
-            self._runner.call.line_event(events.StreamStopped())
+        if self._call is not None:
+            self._call.line_event(events.StreamStopped())
 
     def _not_begun(self) -> None:
         log.warning("socket_given_up", reason="no call was started on it")

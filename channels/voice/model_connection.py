@@ -68,6 +68,8 @@ _NEXT: Final[Mapping[ConnectionState, frozenset[ConnectionState]]] = {
 class _Listener:
     """Implements `RealtimeListener` for one connection. It is deaf once it has been replaced."""
 
+    __slots__ = ("_call", "_connection", "is_current", "outcome")
+
     def __init__(self, connection: ModelConnection) -> None:
         self._connection, self._call = connection, connection.call
         self.is_current = True

@@ -179,6 +179,8 @@ class AudioOutput:
     whether it is playing.
     """
 
+    __slots__ = ("_line", "_remote_since", "_tracker", "_unknown", "line_plays", "transcript")
+
     def __init__(self, line: Line, wall: Callable[[], datetime], *, line_plays: bool) -> None:
         self.line_plays = line_plays
         self._remote_since: float | None = None

@@ -89,6 +89,17 @@ class _Caller:
 class ResponseScheduler:
     """`now` arguments are seconds of one monotonic clock."""
 
+    __slots__ = (
+        "_caller",
+        "_failures",
+        "_not_before",
+        "_response",
+        "_unconfirmed",
+        "instructed",
+        "silenced",
+        "wanted",
+    )
+
     def __init__(self) -> None:
         self.wanted = False
         self.instructed = False
@@ -238,6 +249,19 @@ class _Spoken:
 class Dialogue:
     """One call's side of the conversation with its model. Without a model, texts wait for the next one.
     `clock` gives monotonic seconds."""
+
+    __slots__ = (
+        "_clock",
+        "_command",
+        "_kept",
+        "_own_items",
+        "_past",
+        "_spoken",
+        "_waiting",
+        "model",
+        "responses",
+        "tools",
+    )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.model: ports.ModelLink | None = None

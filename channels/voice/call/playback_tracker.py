@@ -56,6 +56,21 @@ class PlaybackTracker:
     """One call's. Positions count the milliseconds of audio sent since the call began; `now_ms` is a
     monotonic clock."""
 
+    __slots__ = (
+        "_confirmed_ms",
+        "_generation",
+        "_items",
+        "_last",
+        "_late_ms",
+        "_mark_count",
+        "_marked_ms",
+        "_marks",
+        "_plays_until",
+        "_sent_ms",
+        "_usual_delay_ms",
+        "sounded",
+    )
+
     def __init__(self) -> None:
         self.sounded: set[str] = set()
         """All items of which audio was ever sent."""

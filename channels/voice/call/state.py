@@ -87,6 +87,8 @@ MODEL_SILENT_S = 20.0
 class CallTimers:
     """What a call does by the clock. Times are seconds of one monotonic clock."""
 
+    __slots__ = ("_quiet_since", "ends_at", "line", "model", "turn_ended_at")
+
     def __init__(self, now: float, max_duration_s: float) -> None:
         self.ends_at = now + max_duration_s
         self.line = Watch(now)
@@ -186,6 +188,8 @@ _NEXT: Mapping[Phase, frozenset[Phase]] = {
 class CallTermination:
     """One call's. `now` arguments are seconds of one monotonic clock. A step that the table does not have
     raises RuntimeError: it would be a bug of the machine."""
+
+    __slots__ = ("_reason", "_until", "phase", "target")
 
     def __init__(self) -> None:
         self.phase = Phase.TALKING

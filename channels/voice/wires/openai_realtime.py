@@ -103,6 +103,8 @@ class RealtimeLink:
     clear. `send_audio` may leave a frame out, which is worthless late. Nothing raises for a socket that is
     gone."""
 
+    __slots__ = ("_carries_audio", "_close", "_send", "_send_audio", "_sent", "_settled")
+
     def __init__(
         self,
         send: Callable[[bytes], None],

@@ -32,6 +32,18 @@ class MessageSocket(WSListener):
     not read is kept up to `MOST_UNSENT_BYTES` bytes; beyond that the connection is given up as failed.
     `is_congested` says that something is waiting, so that what is worthless late need not be sent."""
 
+    __slots__ = (
+        "_closing",
+        "_is_gone",
+        "_max_message",
+        "_parts",
+        "_transport",
+        "_unreadable",
+        "_write",
+        "is_congested",
+        "said_goodbye",
+    )
+
     def __init__(self, max_message: int) -> None:
         self._max_message = max_message
         self._transport: WSTransport | None = None
