@@ -11,7 +11,7 @@ understood where a server still says them.
 """
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 import msgspec
 
@@ -27,7 +27,8 @@ PAST: Final = "past_"
 _OUR_FORMATS: Final[dict[str, AudioFormat]] = {"audio/pcmu": "g711_ulaw", "audio/pcma": "g711_alaw"}
 
 
-class _AudioDelta(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="response.output_audio.delta"):
+class _AudioDelta(msgspec.Struct, frozen=True, gc=False):
+    type: Literal["response.output_audio.delta"]  # not a tag, which may be missing
     response_id: str
     item_id: str
     content_index: int
@@ -175,7 +176,8 @@ _READERS: Final[dict[str, Callable[[frames.Object], events.ModelEvent | None]]] 
     "conversation.item.created": _item_added,
 }
 
-_decode_any: Final = frames.event_decoder("type", _READERS)
+decode_any: Final = frames.event_decoder("type", _READERS)
+"""As `decode`, without the short way for audio."""
 
 
 def decode(frame: bytes | str) -> events.ModelEvent | None:
@@ -183,8 +185,8 @@ def decode(frame: bytes | str) -> events.ModelEvent | None:
     try:
         delta = _read_delta(frame)
     except frames.NO_STRUCT:
-        return _decode_any(frame)
+        return decode_any(frame)
     audio, response_id, item_id = audio_of(delta.delta), delta.response_id, delta.item_id
     if audio is None or not response_id or not item_id or delta.content_index < 0:
-        return _decode_any(frame)
+        return decode_any(frame)
     return AgentAudio(response_id, item_id, delta.content_index, audio)

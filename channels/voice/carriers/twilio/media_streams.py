@@ -6,7 +6,7 @@ that are not what they seem; of audio only the fields that are needed are made.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import orjson
@@ -25,7 +25,8 @@ class _Media(msgspec.Struct, frozen=True, gc=False):
     track: str = "inbound"  # streams of one track may leave its name out
 
 
-class _MediaFrame(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="media"):
+class _MediaFrame(msgspec.Struct, frozen=True, gc=False):
+    event: Literal["media"]  # not a tag, which may be missing
     media: _Media
 
 
@@ -72,7 +73,8 @@ _READERS: Final[dict[str, Callable[[frames.Object], events.LineEvent | None]]] =
     "stop": lambda _: events.StreamStopped(),
 }
 
-_decode_any: Final = frames.event_decoder("event", _READERS)
+decode_any: Final = frames.event_decoder("event", _READERS)
+"""As `decode_line`, without the short way for audio."""
 
 
 def decode_line(frame: bytes | str) -> events.LineEvent | events.Unreadable | None:
@@ -80,14 +82,16 @@ def decode_line(frame: bytes | str) -> events.LineEvent | events.Unreadable | No
     try:
         media = _read_frame(frame).media
     except frames.NO_STRUCT:
-        return _decode_any(frame)
+        return decode_any(frame)
     audio = audio_of(media.payload) if media.track == "inbound" else None
-    return _decode_any(frame) if audio is None else CallerAudio(audio)
+    return decode_any(frame) if audio is None else CallerAudio(audio)
 
 
 class TwilioLine:
     """The caller's side of a stream, µ-law at 8000 Hz in base64. `send` takes one text frame; `close` ends
     the stream's socket."""
+
+    __slots__ = ("_clear", "_close", "_mark", "_media", "_send")
 
     def __init__(self, stream_id: str, send: Callable[[bytes], None], close: Callable[[], None]) -> None:
         stream = b',"streamSid":%b' % orjson.dumps(stream_id)
