@@ -70,6 +70,20 @@ class ModelSocket(MessageSocket):
         self._side = side
         self._tap = tap
 
+    def send(self, message: bytes) -> None:
+        if self._tap is not None:
+            self._tap("model", sent=True, message=message)
+        super().send(message)
+
+    def send_audio(self, message: bytes) -> None:
+        """Leaves it out while the model's side does not keep up: late audio is worthless."""
+        if self.is_congested:
+            self._side.audio_dropped()
+        elif self._tap is None:
+            self._write(message)
+        else:
+            self.send(message)
+
     def message(self, message: bytes) -> None:
         if self._tap is not None:
             self._tap("model", sent=False, message=message)
@@ -107,16 +121,7 @@ async def connect_realtime(
         raise ports.ModelUnreachable(f"no handshake within {HANDSHAKE_WITHIN_S:g} s") from None
     except (OSError, WSError) as error:
         raise ports.ModelUnreachable(f"{type(error).__name__}: {error}") from error
-    send = tapped(socket.send, "model", tap)
-
-    def send_audio(message: bytes) -> None:
-        """Leaves it out while the model's side does not keep up."""
-        if socket.is_congested:
-            side.audio_dropped()
-        else:
-            send(message)
-
-    return RealtimeLink(send, socket.close, send_audio=send_audio)
+    return RealtimeLink(socket.send, socket.close, send_audio=socket.send_audio)
 
 
 class LineSocket(MessageSocket):
@@ -155,7 +160,7 @@ class LineSocket(MessageSocket):
                 self._tap = self._bridge.open_tap(event.stream_id)
                 if self._tap is not None:
                     self._tap("line", sent=False, message=message)
-                send = tapped(self.send, "line", self._tap)
+                send = self.send if self._tap is None else _tapped(self.send, self._tap)
                 line = self._bridge.codec.line(event.stream_id, send, self.close)
                 self._call = self._bridge.begin(event, line, self._tap).call
 
@@ -169,15 +174,11 @@ class LineSocket(MessageSocket):
         self.drop()
 
 
-def tapped(
-    send: Callable[[bytes], None], side: Literal["line", "model"], tap: Tap | None
-) -> Callable[[bytes], None]:
-    """The same way out, seen by the tap where there is one."""
-    if tap is None:
-        return send
+def _tapped(send: Callable[[bytes], None], tap: Tap) -> Callable[[bytes], None]:
+    """The line's way out, seen by the tap."""
 
     def seen(message: bytes) -> None:
-        tap(side, sent=True, message=message)
+        tap("line", sent=True, message=message)
         send(message)
 
     return seen

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from typing_extensions import TypeIs
 
-from channels.voice.call.events import ModelError, ModelEvent, SessionUpdated
+from channels.voice.call.events import AgentAudio, ModelError, ModelEvent, SessionUpdated
 from channels.voice.call.machine import Call
 from channels.voice.call.ports import ConnectModel, ModelLink, ModelUnreachable, SessionSettings
 
@@ -81,7 +81,7 @@ class _Listener:
     def event(self, event: ModelEvent) -> None:
         if not self.is_current:
             return
-        if not self.outcome.done() and _is_outcome(event):
+        if type(event) is not AgentAudio and not self.outcome.done() and _is_outcome(event):
             self.outcome.set_result(event)
         self._call.model_event(event)
 

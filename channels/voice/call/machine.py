@@ -30,23 +30,6 @@ class Call:
     """Implements `CallSeat`. `clock` gives monotonic seconds; after `max_duration_s` the agent says goodbye
     by itself."""
 
-    __slots__ = (
-        "_clock",
-        "_dialogue",
-        "_hooks",
-        "_keypad",
-        "_line_watch",
-        "_model_watch",
-        "_output",
-        "_past_response",
-        "_responses",
-        "_termination",
-        "_timers",
-        "_tools",
-        "counts",
-        "settings",
-    )
-
     def __init__(
         self,
         line: ports.Line,

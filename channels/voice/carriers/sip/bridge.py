@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
-from channels.voice.bridge import HANDSHAKE_WITHIN_S, ModelSocket, Realtime, Tap, tapped
+from channels.voice.bridge import HANDSHAKE_WITHIN_S, ModelSocket, Realtime, Tap
 from channels.voice.call import ports
 from channels.voice.call.events import ModelEvent, StreamStarted, StreamStopped
 from channels.voice.carriers.call_control import LineControlFailed, is_transferred
@@ -95,7 +95,7 @@ class SipConnection(SipLine):
         except (OSError, WSError) as error:
             raise ports.ModelUnreachable(f"{type(error).__name__}: {error}") from error
         self._is_accepted = True
-        self._link = _SipLink(session, socket, self._tap)
+        self._link = _SipLink(session, socket)
         return self._link
 
     async def refer(self, target: str) -> bool:
@@ -125,8 +125,8 @@ class _Session:
 
 
 class _SipLink(openai_realtime.RealtimeLink):
-    def __init__(self, session: _Session, socket: ModelSocket, tap: Tap | None) -> None:
-        super().__init__(tapped(socket.send, "model", tap), socket.close, carries_audio=False)
+    def __init__(self, session: _Session, socket: ModelSocket) -> None:
+        super().__init__(socket.send, socket.close, carries_audio=False)
         self._session_of_call = session
 
     def add_history(self, items: Sequence[ports.HistoryItem]) -> None:
