@@ -42,6 +42,8 @@ def finished_answer(
     where a schema was set, a cut tool call, or nothing at all where no tool was offered."""
     if cut and calls:
         raise ModelFailed("unusable_answer", "the answer was cut within a tool call")
+    # A character's two halves may come as escapes of their own, and one of them alone.
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     text = text[: longest_answer(request.max_tokens)].strip()
     if not (text or calls or request.tools):
         raise ModelFailed("unusable_answer", "the answer is empty")

@@ -40,6 +40,17 @@ class TestWholeAnswers:
         )
 
     @pytest.mark.parametrize(
+        ("written", "text"),
+        [
+            ("well \ud83d\ude00", "well \N{GRINNING FACE}"),
+            ("cut \ud83d", "cut \ufffd"),
+            ("\ufeffé😀", "\ufeffé😀"),
+        ],
+    )
+    def test_halves_of_a_character_are_joined_or_replaced(self, written: str, text: str) -> None:  # F37
+        assert finished(request(), written).text == text
+
+    @pytest.mark.parametrize(
         ("calls", "cut", "reason"),
         [((), False, "stop"), ((), True, "length"), ((CALL,), False, "tool_calls")],
     )
