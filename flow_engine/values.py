@@ -85,18 +85,18 @@ class ValueKind:
     hidden_as: Callable[[int], JsonValue] | None = None
 
 
-def _hidden_phone(number: int) -> JsonValue:
-    """One of those that belong to nobody."""
-    return {"country": "US", "type": "mobile", "number": f"+1201555{123 + number % 77:04}"}
-
-
 VALUE_KINDS: Mapping[VariableType, ValueKind] = {
     "string": ValueKind("string", "text"),
     "number": ValueKind("number", "a number", lambda number: number),
     "boolean": ValueKind("boolean", "true or false", lambda number: number % 2 == 0),
     "enum": ValueKind("string", "text"),
     "date": ValueKind("string", "text", lambda number: f"{date(2000, 1, 1) + timedelta(days=number)}"),
-    "phone": ValueKind("string", "an object with the number", _hidden_phone),
+    "phone": ValueKind(
+        "string",
+        "an object with the number",
+        # one of those that belong to nobody
+        lambda number: {"country": "US", "type": "mobile", "number": f"+1201555{123 + number % 77:04}"},
+    ),
     "email": ValueKind("string", "text", lambda number: f"hidden{number or ''}@example.com"),
     "custom": ValueKind("string", "whatever a tool has stored"),
 }

@@ -136,7 +136,10 @@ class Composer:
     Keeps the prefixes that were used last, by all that they are made from: at most `PREFIX_BYTES`."""
 
     def __init__(self) -> None:
-        self._prefixes = Kept[tuple[object, ...], Prefix](PREFIX_BYTES, _prefix_bytes)
+        # a prefix with its text and those of its key: up to four bytes a character
+        self._prefixes = Kept[tuple[object, ...], Prefix](
+            PREFIX_BYTES, lambda prefix: len(prefix.json) + 2 * len(prefix.text)
+        )
 
     def compose(self, inputs: PromptInput) -> Prompt:
         """Every section in its order. Raises KeyError for a section that the platform's prompts lack."""
@@ -200,11 +203,6 @@ def _of_session(inputs: PromptInput) -> tuple[tuple[object, ...], str]:
 
 def _history(inputs: PromptInput) -> tuple[str, ...]:
     return tuple(_history_lines(inputs)) if inputs.previous_contacts else ()
-
-
-def _prefix_bytes(prefix: Prefix) -> int:
-    """With its text and those of its key: up to four bytes a character."""
-    return len(prefix.json) + 2 * len(prefix.text)
 
 
 def _joined(sections: Iterable[NamedText]) -> str:
