@@ -28,7 +28,7 @@ from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, prefix_of, reference_routes
 from api.operations import OperationsRoutes
 from api.operators import OperatorRoutes
-from api.problems import error_response, internal_error, problem_response
+from api.problems import bugs_answered, error_response, internal_error, problem_response
 from api.programs import ProgramRoutes
 from api.replays import ReplayRoutes
 from api.scores import ScoreRoutes
@@ -250,10 +250,7 @@ class _Api(FastAPI):
     async def _answered(
         self, guarded: Guarded, scope: Scope, receive: Receive, body: bytes | None = None
     ) -> Response:
-        try:
-            return await guarded.answer(scope, receive, body)
-        except Exception as bug:  # noqa: BLE001  the outermost layer, as `bugs_answered`
-            return _logged_bug(scope, bug)
+        return await bugs_answered(guarded.answer(scope, receive, body), partial(_logged_bug, scope))
 
 
 async def _nothing_more() -> Message:

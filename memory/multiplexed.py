@@ -21,7 +21,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from memory.driver import Script, Subscription
-from memory.redis_py import ANSWER_WITHIN_S, ERRORS_TRANSLATED, RedisPyDriver, translate
+from memory.redis_py import ANSWER_WITHIN_S, ERRORS_TRANSLATED, TRANSLATED, RedisPyDriver, translate
 
 LOOKED_AGAIN_AFTER_S = 0.1
 
@@ -312,7 +312,7 @@ class MultiplexedDriver(RedisPyDriver):
         except exceptions.NoScriptError:
             with ERRORS_TRANSLATED:
                 return await self._send(key, ("EVAL", script.source, number, *packed))
-        except Exception as error:
+        except TRANSLATED as error:
             translate(error)
             raise
 

@@ -39,6 +39,8 @@ _REFUSING_WRITES = (exceptions.OutOfMemoryError, exceptions.ReadOnlyError)
 # A connection that another task has closed: what redis-py's attribute, and uvloop's stream, say then.
 _CLOSED = ("'NoneType' object has no attribute", "the handler is closed")
 _REFUSING_CODES = ("MISCONF", "NOREPLICAS", "BUSY")
+TRANSLATED = (exceptions.RedisError, exceptions.RedisClusterException, AttributeError, RuntimeError)
+"""What `translate` looks at."""
 
 
 def translate(error: BaseException) -> None:

@@ -280,12 +280,7 @@ def assemble(
     shared = ConversationDependencies(
         memory=observed_memory(memory.conversations, observer, dependencies.tracing),
         versions=versions,
-        platform=Platform(
-            prompts,
-            # work without a request knows loopback
-            lambda: (known_url or REQUEST_BASE_URL.get() or "http://127.0.0.1").rstrip("/"),
-            settings.memory_format,
-        ),
+        platform=Platform(prompts, partial(_address, known_url), settings.memory_format),
         clock=dependencies.clock,
         summariser=RuleSummariser(prompts),
         outbound=dependencies.outbound,
@@ -372,6 +367,11 @@ def _watching(
     dependencies.observer.streams_open_are(lambda: streams.open)
     forks = Forks(history, transactor, journal, listing)
     return HistoryRoutes(history, recordings, forks, streams), streams
+
+
+def _address(known_url: str | None) -> str:
+    """Work without a request knows loopback."""
+    return (known_url or REQUEST_BASE_URL.get() or "http://127.0.0.1").rstrip("/")
 
 
 def _base_url(host: str, port: int) -> str | None:
