@@ -1,5 +1,6 @@
 """Stored forms of instants, turns and kept replies; entries and snapshots have theirs in the core."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
@@ -9,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from flow_engine.errors import CallTheOperator
 from flow_engine.idempotency import KeptReply
 from flow_engine.ports.dialogue import DialogueTurn
+from flow_engine.runtime.memory import MemoryEntry, decode_entry
 from flow_engine.runtime.mining_state import decode_mining, encode_mining
 from flow_engine.runtime.session import decode_session, encode_session
 from flow_engine.runtime.storage import FormerConversation
@@ -28,6 +30,19 @@ def encode_instant(instant: datetime) -> str:
 
 def decode_instant(stored: bytes) -> datetime:
     return datetime.fromisoformat(stored.decode())
+
+
+def decode_entries(
+    mined: Sequence[bytes], tools: Sequence[bytes]
+) -> tuple[dict[str, MemoryEntry], dict[str, MemoryEntry]]:
+    """By id, of hashes stored as id, entry, id, entry, … Most of a conversation's entries are alike, as those
+    of a type that nobody wrote: they are decoded once and shared. Raises CallTheOperator `memory_unreadable`.
+    """
+    known = {data: decode_entry(data) for data in {*mined[1::2], *tools[1::2]}}
+    return (
+        {id.decode(): known[data] for id, data in zip(mined[::2], mined[1::2], strict=True)},
+        {id.decode(): known[data] for id, data in zip(tools[::2], tools[1::2], strict=True)},
+    )
 
 
 def encode_turn(turn: DialogueTurn) -> bytes:

@@ -18,7 +18,6 @@ from flow_engine.ports.dialogue import ConversationRef, is_user_turn
 from flow_engine.ports.flow_store import ArchivedPart
 from flow_engine.runtime.journal import ENTRIES_AT_MOST, JournalEntry, session_delta
 from flow_engine.runtime.memory import (
-    decode_entry,
     decode_previous_contact,
     encode_entry,
     encode_previous_contact,
@@ -26,7 +25,7 @@ from flow_engine.runtime.memory import (
 from flow_engine.runtime.mining_state import NOTHING_MINED, decode_mining, encode_mining
 from flow_engine.runtime.session import decode_session, encode_session
 from flow_engine.runtime.storage import Changes, JournalNote, LoadedConversation
-from memory.codec import decode_instant, encode_instant, encode_turn
+from memory.codec import decode_entries, decode_instant, encode_instant, encode_turn
 from memory.driver import Argument, Driver, Script
 from memory.keys import ConversationKeys, due_score
 from memory.listing import INDEX_KEPT, encode_head, encode_origin
@@ -255,12 +254,13 @@ def _decode_base(stored: bytes) -> LoadedConversation:
         next(parts) for _ in range(7)
     )
     mined, tools, previous = ([next(parts) for _ in range(int(next(parts)))] for _ in range(3))
+    mined_entries, tools_entries = decode_entries(mined, tools)
     return LoadedConversation(
         session=decode_session(session),
         memory_revision=int(memory_revision or 0),
         memory_updated_at=decode_instant(updated_at) if updated_at else None,
-        mined={id.decode(): decode_entry(entry) for id, entry in zip(mined[::2], mined[1::2], strict=True)},
-        tools={id.decode(): decode_entry(entry) for id, entry in zip(tools[::2], tools[1::2], strict=True)},
+        mined=mined_entries,
+        tools=tools_entries,
         tenant=as_object(orjson.loads(tenant)),
         previous_contacts=tuple(map(decode_previous_contact, previous)),
         last_user_turn=last_user_turn.decode() or None,

@@ -4,10 +4,10 @@ The two scripts are the only way in and out. `load` sees one instant, never half
 commit; `commit` compares the revision and writes everything, or nothing.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -21,7 +21,6 @@ from flow_engine.runtime import storage
 from flow_engine.runtime.memory import (
     MemoryEntry,
     PreviousContact,
-    decode_entry,
     decode_previous_contact,
     encode_entry,
     encode_previous_contact,
@@ -62,9 +61,6 @@ _HELD_ARGUMENTS = (
     "previous_contacts",
     "mining",
 )
-
-_Decoded = TypeVar("_Decoded")
-
 
 _LOAD = Script.read("load")
 
@@ -158,13 +154,14 @@ class MemoryManager:
             raise CallTheOperator(
                 "conversation_incomplete", f"the keys {keys.tag} are partly gone: something else deleted them"
             )
+        mined_entries, tools_entries = codec.decode_entries(mined, tools)
         rest = len(tenant) + sum(map(len, (*mined, *tools, *previous, mining or b"")))
         loaded = storage.LoadedConversation(
             session=decode_session(session),
             memory_revision=int(memory_revision),
             memory_updated_at=None if memory_updated_at is None else codec.decode_instant(memory_updated_at),
-            mined=_fields(mined, decode_entry),
-            tools=_fields(tools, decode_entry),
+            mined=mined_entries,
+            tools=tools_entries,
             tenant=orjson.loads(tenant),
             previous_contacts=tuple(map(decode_previous_contact, previous)),
             last_user_turn=None if last_user_turn is None else last_user_turn.decode(),
@@ -338,10 +335,6 @@ class RedisDefinitions:
     async def put(self, tenant_id: str, content_hash: str, document: bytes, lifetime_s: int) -> None:
         key = definition_key(tenant_id, content_hash)
         await self._driver.set(key, document, lifetime_s=2 * lifetime_s)
-
-
-def _fields(flat: Sequence[bytes], decode: Callable[[bytes], _Decoded]) -> Mapping[str, _Decoded]:
-    return {name.decode(): decode(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def _arguments(

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from functools import lru_cache
-from typing import Any, Never
+from typing import Any, Never, TypeAlias
 
 import msgspec
 import orjson
@@ -36,9 +35,13 @@ class ValueDescription(msgspec.Struct, frozen=True):
     value: str
 
 
-class MemoryEntry(msgspec.Struct, frozen=True):
-    """A variable in one of the two hashes (F17). `value` is canonical, None for no value; `updated_at`
-    is aware and in UTC; whoever took a value back is kept in `updated_by`.
+_Json: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
+"""`JsonValue` as far down as msgspec reads a type."""
+
+
+class MemoryEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """A variable in one of the two hashes, and its stored form (F17). `value` is canonical, None for none;
+    `updated_at` is aware and in UTC; whoever took a value back is kept in `updated_by`.
 
     `type` is text here: during an update of the service an entry may be of a type that only the newer
     release knows, and is carried as it is."""
@@ -46,9 +49,9 @@ class MemoryEntry(msgspec.Struct, frozen=True):
     type: str
     updated_by: str | None
     updated_at: datetime | None
-    value: JsonValue
+    value: _Json
     contact_id: str
-    description_for_llm: tuple[ValueDescription, ...] | None
+    description_for_llm: tuple[ValueDescription, ...] | None = msgspec.field(name="descriptionForLLM")
 
     @property
     def has_value(self) -> bool:
@@ -264,65 +267,27 @@ def _breaches_of_sender(at: int, write: MemoryWrite, contacts: Collection[str]) 
 
 
 def encode_entry(entry: MemoryEntry) -> bytes:
-    """`{updatedBy, updatedAt, type, value, contactId, descriptionForLLM}` as JSON (F17)."""
+    """`{type, updatedBy, updatedAt, value, contactId, descriptionForLLM}` as JSON (F17)."""
     moment = entry.updated_at
     if moment is not None and moment.tzinfo is not UTC:
-        moment = moment.astimezone(UTC)
-    return _write_entry(
-        _StoredEntry(
-            entry.updated_by,
-            moment,
-            entry.type,
-            entry.value,
-            entry.contact_id,
-            entry.description_for_llm,
-        )
-    )
-
-
-class _StoredEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """In the order of its stored form."""
-
-    updated_by: str | None
-    updated_at: datetime | None
-    type: str
-    value: JsonValue
-    contact_id: str
-    description_for_llm: tuple[ValueDescription, ...] | None = msgspec.field(name="descriptionForLLM")
-
-
-_write_entry = msgspec.json.Encoder().encode
+        entry = msgspec.structs.replace(entry, updated_at=moment.astimezone(UTC))
+    return _write_entry(entry)
 
 
 def decode_entry(data: bytes) -> MemoryEntry:
-    """Reads what `encode_entry` wrote. Raises CallTheOperator `memory_unreadable` for anything else.
-
-    Most entries of a conversation are empty and alike: those are decoded once and shared. `data` is a JSON
-    text.
-    """
-    return _decode_empty(data) if data.startswith(_EMPTY_START) else _decode(data)
-
-
-def _decode(data: bytes) -> MemoryEntry:
+    """Reads what `encode_entry` wrote, in any order. Raises CallTheOperator `memory_unreadable` for anything
+    else. `data` is a JSON text."""
     try:
-        stored = orjson.loads(data)
-        author, moment, described = stored["updatedBy"], stored["updatedAt"], stored["descriptionForLLM"]
-        return MemoryEntry(
-            _text(stored["type"]),
-            None if author is None else _text(author),
-            None if moment is None else _moment(moment),
-            stored["value"],
-            _text(stored["contactId"]),
-            None
-            if described is None
-            else tuple([ValueDescription(_text(part["name"]), _text(part["value"])) for part in described]),
-        )
-    except (ValueError, KeyError, TypeError) as problem:
+        entry = _read_entry(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         _unreadable("memory entry", problem)
+    if entry.updated_at is not None and entry.updated_at.tzinfo is not UTC:
+        _unreadable("memory entry", ValueError("a moment not in UTC"))
+    return entry
 
 
-_EMPTY_START = b'{"updatedBy":null,'
-_decode_empty = lru_cache(maxsize=4096)(_decode)  # entries nobody wrote: their value is None, so immutable
+_write_entry = msgspec.json.Encoder().encode
+_read_entry = msgspec.json.Decoder(MemoryEntry).decode
 
 
 def encode_previous_contact(contact: PreviousContact) -> bytes:
