@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cache
+from functools import cache, lru_cache
 
 from adapters.extraction.context import Mention, follows_correction, in_range
 from adapters.extraction.numbers import TimeMention, part_of_day, times
@@ -309,6 +309,7 @@ def _index(name: str, names: Sequence[Sequence[str]]) -> int:
     return next(place for place, spellings in enumerate(names) if name in spellings)
 
 
+@lru_cache(maxsize=4096)  # a day's conversations name the same few hundred days
 def read_day(phrase: str, *, language: str, today: date, order: str, back: bool) -> date | None:
     """The day that `phrase` names ("3 aprile", "05/12", "in 2 weeks"), None when there is no such day.
 

@@ -11,7 +11,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from adapters.extraction.vocabulary import LANGUAGES, Vocabulary, anywhere, fold
 from adapters.extraction.vocabulary import vocabulary as tables_of
@@ -61,6 +61,7 @@ class Question:
     """ "Don't you need parking?": a plain yes may mean either."""
 
 
+@lru_cache(maxsize=2048)  # a version's variables are read in each turn of its conversations
 def profile(spec: VariableSpec) -> Profile:
     prompt = fold((spec.prompt or "")[:_MAX_CHARS])
     name = fold(_CAMEL.sub(" ", spec.name or spec.id))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import islice
+from itertools import groupby, islice
 from typing import Literal, TypeVar, cast
 
 from pydantic import TypeAdapter
@@ -212,7 +212,11 @@ def fold(text: str, kept: Iterable[str] = ()) -> str:
 def alternation(phrases: Iterable[str]) -> str:
     """A pattern of whole words, the longest first, for use inside a larger one. Never empty."""
     ordered = sorted(set(phrases), key=lambda phrase: (-len(phrase), phrase))
-    return "(?:" + "|".join(map(_phrase, ordered)) + ")" if ordered else r"(?!)"
+    # One look at its edges for all that have the same: most places of a text are no beginning of a word.
+    alike = [
+        f"{left}(?:{'|'.join(map(_body, some))}){right}" for (left, right), some in groupby(ordered, _edges)
+    ]
+    return "(?:" + "|".join(alike) + ")" if alike else r"(?!)"
 
 
 def few(found: Iterable[_T]) -> Sequence[_T]:
@@ -238,12 +242,15 @@ def right_after(phrases: Phrases) -> re.Pattern[str]:
     return re.compile(r" ?" + alternation(phrases))
 
 
-def _phrase(phrase: str) -> str:
+def _body(phrase: str) -> str:
     stem, any_ending = (phrase[:-1], r"\w*") if phrase.endswith("*") else (phrase, "")
-    body = r"[ ,]{1,2}".join(map(re.escape, stem.split(" "))) + any_ending
-    left = r"(?<!\w)" if stem[0].isalnum() else ""
-    right = r"(?!\w)" if stem[-1].isalnum() else ""
-    return left + body + right
+    return r"[ ,]{1,2}".join(map(re.escape, stem.split(" "))) + any_ending
+
+
+def _edges(phrase: str) -> tuple[str, str]:
+    """What stands around it: no letter beside a letter of its own."""
+    first, last = phrase[0], phrase.removesuffix("*")[-1]
+    return r"(?<!\w)" if first.isalnum() else "", r"(?!\w)" if last.isalnum() else ""
 
 
 def _folded_table(part: object, kept: frozenset[str]) -> object:
