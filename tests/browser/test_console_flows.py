@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.console import IN_A_BROWSER, Console, call, opened_console
 
@@ -118,6 +118,35 @@ def test_a_stranger_goes_from_an_empty_list_to_a_published_flow(tmp_path: Path, 
         condition_added(console)
         tried_by_talking(console)
         published(console)
+        console.was_clean()
+
+
+def test_a_first_version_that_is_listed_late_is_not_taken_for_somebody_elses(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page, listings, drawn = console.page, list[Route](), False
+
+        def late(asked: Route) -> None:
+            if asked.request.method == "GET" and not drawn:
+                listings.append(asked)
+            else:
+                asked.continue_()
+
+        flow = call(
+            console.base, "POST", "/v1/flows", {"name": "Late", "campaignId": "c", "updatedBy": "ada"}
+        )
+        console.open(f"/flows/{flow['id']}")
+        page.get_by_role("button", name="Start drawing").wait_for()
+        page.route(f"**/v1/flows/{flow['id']}/versions", late)
+        page.get_by_role("button", name="Start drawing").click()
+        expect(page.locator("[data-task=welcome]")).to_be_visible()
+        drawn = True
+        assert listings
+        for asked in listings:
+            asked.continue_()
+        expect(page.get_by_text("draft", exact=True)).to_be_visible()
+        page.get_by_role("button", name="Add task").click()
+        page.get_by_role("button", name="Save draft").click()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
         console.was_clean()
 
 

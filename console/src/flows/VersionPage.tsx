@@ -97,8 +97,9 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   const say = useText("flows");
   const readOnly = !useSession().may("designer");
   const [state, act] = useReducer(edit, begun, opened);
+  // The version itself is known too: the list may have been read before the version was made.
   const [known, setKnown] = useState<ReadonlySet<string>>(
-    () => new Set(versions.map((each) => each.versionId)),
+    () => new Set([versionId, ...versions.map((each) => each.versionId)]),
   );
   const [tab, setTab] = useState("graph");
   const [selected, setSelected] = useState<ReadonlySet<string>>(NOTHING);
