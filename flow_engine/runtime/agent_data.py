@@ -20,6 +20,7 @@ from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import masked_conflicts
 from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput
 from flow_engine.runtime.rules import UnmetCondition, connected_on, missing_variables, reachable_tasks
+from flow_engine.templates import Allowance
 from flow_engine.values import JsonValue, utc_text
 from flow_engine.vocabulary import MemoryFormat
 
@@ -57,7 +58,7 @@ def agent_data_of(
             orjson.dumps(own)[:-1],
             *(b',"prompt":"', prompt.stable.json, b"\\n\\n", orjson.dumps(prompt.volatile)[1:]),
             *(b",", fixed.task, b",", fixed.conversation, b","),
-            _media(runner) if fixed.media is None else fixed.media,
+            _media(runner, Allowance()) if fixed.media is None else fixed.media,
             *(
                 b',"mcpTools":',
                 *_tools(runner, fixed),
@@ -230,11 +231,12 @@ _TRUTHS: Mapping[bool | None, replies.TruthName] = {True: "true", False: "false"
 # --- what is the conversation's own -----------------------------------------------------------
 
 
-def _media(runner: ConversationState) -> bytes:
+def _media(runner: ConversationState, allowance: Allowance) -> bytes:
     """Members of the reply's object."""
     channel = runner.session.latest_contact.channel
     courtesy = runner.platform.prompt_sections(runner.flow, channel)["courtesy_instructions"]
-    settings = runner.platform.media(runner.flow).reply(channel, runner.template_scope(), courtesy)
+    media, scope = runner.platform.media(runner.flow), runner.template_scope()
+    settings = media.reply(channel, scope, courtesy, allowance)
     return orjson.dumps(settings)[1:-1]
 
 
@@ -295,11 +297,11 @@ def _fixed_parts(runner: ConversationState) -> replies.FixedParts:
         "languageDetection": _as_sent(version.language_detection),
         "hideTranscriptionToHuman": bool(task.document.hide_transcription_to_human),
     }
-    templated = platform.media(flow).templated(channel)
+    allowance = Allowance()
     fixed = replies.FixedParts(
         task=orjson.dumps(of_task)[1:-1],
         conversation=orjson.dumps(of_conversation)[1:-1],
-        media=None if templated else _media(runner),
+        media=_media(runner, allowance) if platform.media(flow).is_fixed(channel) else None,
         tools=tools,
         tool_values=tool_values,
         conditional_tools=any(tool.when is not None for tool in chosen),
@@ -308,7 +310,8 @@ def _fixed_parts(runner: ConversationState) -> replies.FixedParts:
             for number, target in enumerate(connected_on(channel, flow, task))
         ],
     )
-    platform.fixed.put(key, fixed)
+    if not allowance.cut:
+        platform.fixed.put(key, fixed)
     return fixed
 
 

@@ -3,11 +3,9 @@ voices and settings an agent uses now (F3, F26, F28)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
-
-import orjson
 
 from flow_engine.documents import FlowVersion
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
@@ -16,7 +14,7 @@ from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.prompt import Composer, PromptSections
 from flow_engine.runtime.rendered import TaskTexts
 from flow_engine.runtime.replies import FixedParts, JsonObject, MediaReply
-from flow_engine.templates import REFERENCE, Allowance, TemplateScope, render_source
+from flow_engine.templates import REFERENCE, Allowance, TemplateScope, compile_template, render_source
 from flow_engine.vocabulary import MemoryFormat
 
 FALLBACK_LANGUAGE = "en-US"
@@ -93,10 +91,12 @@ class MediaSettings:
         text = version.media_config.text.model_dump(by_alias=True, mode="json")
         return cls(audio_settings(version, presets), text)
 
-    def reply(self, channel: str, scope: TemplateScope, courtesy_prompt: str) -> MediaReply:
+    def reply(
+        self, channel: str, scope: TemplateScope, courtesy_prompt: str, allowance: Allowance
+    ) -> MediaReply:
         """The channel's settings, templates rendered, the language's entry chosen. JSON values, times in
         seconds. Never raises: a provider or voice without a value has the fallback chosen, a model without
-        one is null.
+        one is null; `allowance` is what all templates together may spend.
 
         Courtesy messages that a model makes have `courtesy_prompt` where the version gives none."""
         spoken = channel == "phone"
@@ -107,12 +107,12 @@ class MediaSettings:
             if params["prompt"] is None:
                 params["prompt"] = courtesy_prompt
             courtesy = {**courtesy, "providerParams": params}
-        rendered, whole = _rendered(_object(settings, "llm"), scope, Allowance())
+        rendered, whole = _rendered(_object(settings, "llm"), scope, allowance)
         llm = cast("JsonObject | None", rendered)
         return MediaReply(
             llm=llm if whole or llm is None else {**llm, "model": None},
-            tts=_speech(_object(settings, "tts"), scope) if spoken else None,
-            stt=_speech(_object(settings, "stt"), scope) if spoken else None,
+            tts=_speech(_object(settings, "tts"), scope, allowance) if spoken else None,
+            stt=_speech(_object(settings, "stt"), scope, allowance) if spoken else None,
             vad=_object(settings, "vad") if spoken else None,
             courtesyMessages=courtesy,
             allowInterruptionsOnStart=spoken and bool(settings.get("allowInterruptionsOnStart")),
@@ -122,9 +122,15 @@ class MediaSettings:
             preemptiveGeneration=spoken and bool(settings.get("preemptiveGeneration")),
         )
 
-    def templated(self, channel: str) -> bool:
-        """Whether a template may choose something: then `reply` is another for each conversation."""
-        return b"{{" in orjson.dumps(self.audio if channel == "phone" else self.text)
+    def is_fixed(self, channel: str) -> bool:
+        """Whether its templates read nothing but the language, the channel and the task: then `reply` is the
+        same for every conversation there."""
+        reads = {
+            root
+            for source in _templates(self.audio if channel == "phone" else self.text)
+            for root, *_ in compile_template(source, lenient=True).reads
+        }
+        return reads <= {"$channel", "$language", "$task"}
 
     def model(self, channel: str) -> str | None:
         """The name of the model that will read the prompt: it chooses the system prompts (F26). None for a
@@ -153,12 +159,24 @@ def _object(settings: JsonObject, key: str) -> JsonObject | None:
     return cast("JsonObject | None", settings.get(key))
 
 
-def _speech(config: JsonObject | None, scope: TemplateScope) -> JsonObject | None:
+def _templates(settings: object) -> Iterator[str]:
+    if isinstance(settings, str):
+        if "{{" in settings:
+            yield settings
+    elif isinstance(settings, Mapping):
+        for part in cast("JsonObject", settings).values():
+            yield from _templates(part)
+    elif isinstance(settings, list):
+        for part in cast("list[object]", settings):
+            yield from _templates(part)
+
+
+def _speech(config: JsonObject | None, scope: TemplateScope, allowance: Allowance) -> JsonObject | None:
     """The settings with their templates rendered, and the `active` ones: the entry of `languageCustomConfig`
     for the language, by its two letters, else `default`; `fallback` when a template of it has no value."""
     if config is None:
         return None
-    allowance, wanted = Allowance(), scope.language.partition("-")[0].lower()
+    wanted = scope.language.partition("-")[0].lower()
     default, default_whole = _rendered(config.get("default"), scope, allowance)
     fallback, _ = _rendered(config.get("fallback"), scope, allowance)
     entries, chosen, whole = [], default, default_whole

@@ -342,7 +342,7 @@ class FixedTarget(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class FixedParts:
     """JSON texts, bytes of UTF-8. `task` and `conversation` are members of the reply's object, the second
-    those that follow from language and channel; `media` too, None where templates choose the model or voice.
+    those that follow from language and channel; `media` too, None where templates read more than those.
     `tools` is cut where the value of a variable goes, whose ids are in `tool_values`; where some of them have
     conditions, they are put together for each reply. `targets` are the tasks of `reachable_tasks`."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from flow_engine.documents import FlowVersion
 from flow_engine.ports.system_prompts import SystemMcpServer
+from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.runtime.platform import audio_settings, prompt_language
 from flow_engine.runtime.rendered import scope_of
@@ -259,8 +260,6 @@ class TestWhichSystemPrompts:
         media = talk.platform.media(talk.flow)
         assert media.model("phone") == known  # F26
         assert media.model("chat") is None
-        assert media.templated("phone") is True  # the preset's fallback voice is one
-        assert media.templated("chat") is False
         assert talk.platform.media(talk.flow) is media
 
     @pytest.mark.parametrize(
@@ -277,6 +276,47 @@ class TestWhichSystemPrompts:
     ) -> None:
         raw = minimal_version(systemPromptsLanguage=own, defaultLanguage=default)
         assert prompt_language(version_of(raw), available) == chosen  # F26
+
+
+class TestWhatIsMadeOnce:
+    @pytest.mark.parametrize(
+        ("model", "fixed"),
+        [
+            ("gpt-4.1", True),
+            ("{{ $language }}-{{ $channel }}-{{ $task.id }}", True),
+            ("{{ $tenant.model }}", False),
+            ("{{ $language }}-{{ $values.size }}", False),
+            ("{{ $contact.name }}", False),
+            ("{{ $flow.campaignId }}", False),
+        ],
+    )
+    def test_settings_are_fixed_where_templates_read_no_more_than_language_channel_and_task(
+        self, prompts: FileSystemPrompts, model: str, fixed: bool
+    ) -> None:
+        raw = minimal_version(
+            mediaConfig={"audio": {"presetId": "default", "llm": {"model": model}}, "text": {}}
+        )
+        talk = Conversation(prompts, raw)
+        assert talk.platform.media(talk.flow).is_fixed("phone") is fixed  # F28
+        assert talk.platform.media(talk.flow).is_fixed("chat") is True
+
+    @pytest.mark.parametrize(
+        "voice", ["{{ $language }}-A", "{{ $tenant.region }}-A", "{{ $contact.region }}-A"]
+    )
+    def test_each_conversation_has_its_own_voice_whoever_asked_before(
+        self, prompts: FileSystemPrompts, voice: str
+    ) -> None:
+        speech = {"default": {**tts("google"), "voice": voice}, "fallback": tts("openai")}
+        raw = minimal_version(
+            mediaConfig={"audio": {"presetId": "default", "tts": speech}, "text": {}},
+            supportedLanguages=["it-IT", "es-ES"],
+        )
+        talk = Conversation(prompts, raw)
+        for region in ("it-IT", "es-ES", "it-IT"):
+            known = {"region": region}
+            talk.load(session=None, tenant=known)
+            talk.begin(NewContact("call-1", "phone", known, known, region))
+            assert talk.agent_data()["tts"]["active"]["voice"] == f"{region}-A"  # F28
 
 
 class OwnServers:
