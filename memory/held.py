@@ -124,6 +124,7 @@ def _after(
         mining_revision=before.mining_revision + (changes.mining is not None),
         state=state,
         stored_bytes=stored_bytes,
+        composed=before.composed,
     )
     if new is None and not added:
         after.merge_after(before, (*set_tools, *set_mined))

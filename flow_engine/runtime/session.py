@@ -129,7 +129,8 @@ class _FormatOnly(msgspec.Struct):
     format: int
 
 
-_FORMAT_1, _FORMAT_2, _FORMAT_3 = b'{"format":1,', b'{"format":2,', b'{"format":3,'
+_FORMAT_1, _FORMAT_2, _FORMAT_3, _FORMAT_4 = [b'{"format":%d,' % number for number in (1, 2, 3, 4)]
+_EARLIER = {_FORMAT_1, _FORMAT_2, _FORMAT_3}
 _HEAD = len(_FORMAT_1)
 _UNUSED_IN_1 = b',"deadline":null,"pendingCommand":null'
 _UNUSED_IN_2 = b',"digressions":[]'
@@ -153,6 +154,8 @@ def encode_session(session: Session) -> bytes:
 
 def decode_session(stored: bytes) -> Session:
     """Raises CallTheOperator with `snapshot_too_new` or `snapshot_unreadable`. `stored` is a JSON text."""
+    if stored[:_HEAD] in _EARLIER:
+        stored = _FORMAT_4 + stored[_HEAD:]
     try:
         session = _read_session(stored)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -87,21 +86,22 @@ class FormerConversation:
 class Composed(msgspec.Struct):
     """What steps and prompts of a conversation have made, each beside the very objects that it follows from:
     it is right while they are the same. None where nothing is made. `fits`: a session, and the version that
-    it was found to fit."""
+    it was found to fit. `merged`: mined and told memory, and what everybody reads of them."""
 
     fits: tuple[Session, CompiledFlow] | None = None
+    merged: tuple[object, object, Mapping[str, MemoryEntry]] | None = None
     of_session: tuple[tuple[object, ...], tuple[object, ...], str] | None = None
     contact: tuple[object, object, str] | None = None
     table: tuple[tuple[object, ...], str] | None = None
 
 
-class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # noqa: PLW1641
+class LoadedConversation(msgspec.Struct, frozen=True, eq=False):  # noqa: PLW1641
     """Everything stored of a conversation, read at one instant. Revision 0: nothing is stored.
 
     `turns` and `former` are read only when they are asked for. Times are in UTC, `tenant` is JSON. `state`
     names what is stored, opaque bytes; a commit that expects it takes effect on nothing else. `stored_bytes`
-    is at least what it takes without messages, 0 where nobody knows. Two are equal when the same is stored,
-    whatever those two say.
+    is at least what it takes without messages, 0 where nobody knows. `composed` is handed on from step to
+    step. Two are equal when the same is stored, whatever those three say.
     """
 
     session: Session | None = None
@@ -119,34 +119,38 @@ class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # n
     former: tuple[FormerConversation, ...] = ()
     state: bytes = b""
     stored_bytes: int = 0
+    composed: Composed = msgspec.field(default_factory=Composed)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LoadedConversation):
             return NotImplemented
-        mine, others = (msgspec.structs.replace(each, state=b"", stored_bytes=0) for each in (self, other))
+        mine, others = (
+            msgspec.structs.replace(each, state=b"", stored_bytes=0, composed=_NOTHING)
+            for each in (self, other)
+        )
         return msgspec.structs.astuple(mine) == msgspec.structs.astuple(others)
 
-    @cached_property
+    @property
     def merged(self) -> Mapping[str, MemoryEntry]:
         """The memory as everybody reads it (F18), by variable id."""
-        return merge(self.mined, self.tools)
-
-    @cached_property
-    def composed(self) -> Composed:
-        """Handed on from step to step."""
-        return Composed()
+        known = self.composed.merged
+        if known is None or known[0] is not self.mined or known[1] is not self.tools:
+            known = self.composed.merged = self.mined, self.tools, merge(self.mined, self.tools)
+        return known[2]
 
     def merge_after(self, before: LoadedConversation, written: Collection[str]) -> None:
-        """Take up what was made of `before`; only the variables `written`, by their ids, are others."""
-        kept: Any = self.__dict__  # where cached properties are
-        known: Mapping[str, MemoryEntry] | None = before.__dict__.get("merged")
-        if known is not None and not written:
-            kept["merged"] = known
-        elif known is not None and known.keys() >= {*written}:
+        """Take up what was merged of `before`; only the variables `written`, by their ids, are others."""
+        known = before.composed.merged
+        if known is None or known[0] is not before.mined or known[1] is not before.tools:
+            return
+        merged = known[2]
+        if not merged.keys() >= {*written}:
+            return
+        if written:
             heard = {id: self.mined[id] for id in written if id in self.mined}
             told = {id: self.tools[id] for id in written if id in self.tools}
-            kept["merged"] = {**known, **merge(heard, told)}
-        kept["composed"] = before.composed
+            merged = {**merged, **merge(heard, told)}
+        self.composed.merged = self.mined, self.tools, merged
 
     @property
     def revision(self) -> int:
@@ -178,6 +182,9 @@ class LoadedConversation(msgspec.Struct, frozen=True, dict=True, eq=False):  # n
             mining_revision=before.mining_revision + (changes.mining is not None),
             state=b"",
         )
+
+
+_NOTHING = Composed()
 
 
 class NewMemory(msgspec.Struct, frozen=True):
