@@ -1,4 +1,4 @@
-"""The MCP server at `/mcp`: tools for conversations and for designers, by the official SDK (F35).
+"""The MCP server: tools for conversations and for designers, by the official SDK (F35).
 
 Only this module knows the SDK. A request passes the same way in as every other one (key, scope, bounded
 body, log, metrics) and is then handed to the SDK whole. No session is kept between requests, so that any
@@ -26,13 +26,12 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from api.auth import ANYONE, Principal, require
-from api.endpoints import Call, Endpoint, json_response
+from api.endpoints import Call, json_response
 from api.gateway import Metrics
 from api.mcp_tools import Tool, ToolCall
 from api.problems import bugs_answered, error_response, internal_error
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
 
-PATH = "/mcp"
 _PRINCIPAL = "flow_engine.principal"
 _NO_BATCHES = {
     "jsonrpc": "2.0",
@@ -68,20 +67,6 @@ class McpServer:
             get_tool_input_schema=self.input_schema,
             on_list_tools=self.list_tools,
             on_call_tool=self.call_tool,
-        )
-
-    def endpoint(self) -> Endpoint:
-        """A row of the usual form, but for the OpenAPI document, which has nothing to say about MCP."""
-        return Endpoint(
-            method="POST",
-            path=PATH,
-            handler=self.handle,
-            summary="The Model Context Protocol",
-            audience="tools",
-            scopes=tuple(dict.fromkeys(scope for tool in self._tools.values() for scope in tool.scopes)),
-            parameters=None,
-            body=TypeAdapter(object),
-            reply=object,
         )
 
     async def handle(self, call: Call) -> Response:

@@ -34,7 +34,7 @@ from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
 from api.gateway import REQUEST_BASE_URL, Metrics
 from api.history import HistoryRoutes
-from api.mcp_server import McpServer
+from api.mcp_endpoint import McpEndpoint
 from api.mcp_tools import ConversationTools
 from api.migrations import MigrationRoutes
 from api.operations import OperationsRoutes
@@ -127,7 +127,7 @@ class Service:
     opened: Callable[[], AbstractAsyncContextManager[None]]
     jobs: Sequence[JobRunner]
     metrics: Metrics
-    mcp: McpServer
+    mcp: McpEndpoint
     end_streams: Callable[[], None]
 
 
@@ -299,7 +299,7 @@ def assemble(
     simulations = _simulations(dependencies, designing)
     designs, plays = DesignTools(designing, _played), PlayingTools(tries, simulations, replays, designing)
     rows = [tool for each in (ConversationTools(*agents), designs, plays) for tool in each.tools()]
-    mcp = McpServer(rows, metrics, version=version("flow-engine"))
+    mcp = McpEndpoint(rows, metrics, version=version("flow-engine"))
     previews = Previews(designing, History(transactor, journal, memory.listing), transactor)
     trying, simulating = TryRoutes(tries, designing, _played, previews), SimulationRoutes(simulations)
     tags = TagRoutes(designing.flows, rollouts)
@@ -387,7 +387,7 @@ class Doors:
     """Ways into the application that are wired with more than it."""
 
     metrics: Metrics
-    mcp: McpServer
+    mcp: McpEndpoint
     history: HistoryRoutes
     replays: ReplayRoutes
     tries: TryRoutes
@@ -434,7 +434,7 @@ def _application(
         routes,
         metrics=doors.metrics,
         version=release,
-        unlisted=(doors.mcp.endpoint(),),
+        unlisted=(doors.mcp.row(),),
         tracing=dependencies.tracing,
     )
 
