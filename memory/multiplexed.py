@@ -340,6 +340,11 @@ class MultiplexedDriver(RedisPyDriver):
         with ERRORS_TRANSLATED:
             await self._send(key, ("ZADD", key, *flat))
 
+    async def xrange(self, key: str, *, at_most: int) -> Sequence[tuple[str, Mapping[bytes, bytes]]]:
+        with ERRORS_TRANSLATED:
+            found = await self._send(key, ("XRANGE", key, "-", "+", "COUNT", at_most))
+        return [(id.decode(), dict(zip(flat[::2], flat[1::2], strict=True))) for id, flat in found]
+
     async def ping(self) -> None:
         with ERRORS_TRANSLATED:
             await self._send("", ("PING",))

@@ -176,11 +176,15 @@ async def opened(service: wiring.Service, settings: Settings) -> AsyncGenerator[
                 taking = await stack.enter_async_context(jobs.Worker(runner).running())
                 taking.add_done_callback(_report)
         service.app.openapi()  # kept from now on: made during a request it would hold up the others
-        # Fewer and later collections: what lives now stays, and requests make few cycles.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 50, 100)
+        _collect_seldom()
         yield service.app
+
+
+def _collect_seldom() -> None:
+    """Fewer and later collections: what lives now stays, and requests and jobs make few cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
 
 
 def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:
@@ -229,6 +233,7 @@ async def _work(settings: Settings, metrics_port: int | None, tracing: Tracing) 
         port = metrics_port or settings.worker_metrics_port
         if port is not None:
             start_http_server(port, settings.worker_metrics_host, service.metrics.registry)
+        _collect_seldom()
         typer.echo("Flow Engine's worker runs. Ctrl-C stops it.", err=True)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait({*working, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -64,6 +64,20 @@ async def test_a_caller_that_waits_no_longer_shifts_nobodys_answer(redis_server:
             )
 
 
+async def test_the_oldest_entries_of_a_stream_are_read_over_the_connection_that_all_share(
+    redis_server: RedisServer,
+) -> None:
+    async with driver_of(redis_server) as driver:
+        await driver.client.delete("stream")
+        ids = [await driver.client.xadd("stream", {"event": b"%d" % n, "kind": "k"}) for n in range(3)]
+        before = await connections(driver)
+        assert await driver.xrange("stream", at_most=2) == [
+            (id.decode(), {b"event": b"%d" % n, b"kind": b"k"}) for n, id in enumerate(ids[:2])
+        ]
+        assert await driver.xrange("none", at_most=2) == []
+        assert await connections(driver) == before + 1
+
+
 async def test_without_an_answer_when_the_connection_is_cut_a_request_is_to_be_tried_again(
     start_redis: StartRedis,
 ) -> None:
