@@ -185,6 +185,7 @@ class Caller:
         return reply[body_at:]
 
     def close(self) -> None:
+        self._reply.cancel()
         self._connection.transport.close()
 
     def _replied(self, reply: bytes, body_at: int) -> None:

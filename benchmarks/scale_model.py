@@ -24,12 +24,14 @@ HOURS_A_MONTH = 730
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Of one conversation from its first contact to its end, its events published and its jobs done. CPU
-    in milliseconds, sizes in kilobytes. `common_ms` is what Redis spends on the keys that all
+    in milliseconds, sizes in kilobytes. `clustered_ms` is what `serve` spends where Redis is a cluster, which
+    takes more commands; `common_ms` is what Redis spends on the keys that all
     conversations share, jobs and the stream of events: they are in one slot. `stored_kb` stays in Redis
     until the state expires."""
 
     requests: int
     service_ms: float
+    clustered_ms: float
     worker_ms: float
     redis_ms: float
     common_ms: float
@@ -104,7 +106,8 @@ def plan(figures: Figures, a_day: int, given: Assumptions) -> Plan:
     by_cpu = math.ceil(peak * figures.redis_ms / 1000 / given.redis_load)
     shards = max(cells, by_memory, by_cpu)
     cells = max(cells, math.ceil(2 * shards / given.cluster_nodes))
-    processes = max(2 * cells, math.ceil(peak * figures.service_ms / 1000 / given.process_load))
+    service_ms = figures.service_ms if shards == 1 else figures.clustered_ms
+    processes = max(2 * cells, math.ceil(peak * service_ms / 1000 / given.process_load))
     workers = max(2 * cells, math.ceil(peak * figures.worker_ms / 1000 / given.process_load))
     cores = processes + workers + 2 * shards + 3 * cells
     memory = (
@@ -206,6 +209,7 @@ def _lines(figures: Figures, given: Assumptions) -> Iterator[str]:
 def _figure_rows(figures: Figures) -> Iterable[list[str]]:
     return (
         ["CPU of `serve`", f"{figures.service_ms:.1f}", "ms"],
+        ["where Redis is a cluster", f"{figures.clustered_ms:.1f}", "ms"],
         ["CPU of `worker`", f"{figures.worker_ms:.1f}", "ms"],
         ["CPU of Redis", f"{figures.redis_ms:.2f}", "ms"],
         ["of it for jobs and events, in one slot", f"{figures.common_ms:.2f}", "ms"],

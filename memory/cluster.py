@@ -54,7 +54,8 @@ class ClusterDriver(MultiplexedDriver):
             try:
                 if place not in self._nodes:
                     self._nodes[place] = Node(replace(self._address, host=place[0], port=place[1]))
-                connection = await self._nodes[place].connection()
+                node = self._nodes[place]
+                connection = node.open_connection() or await node.connection()
                 if not asking:
                     return await connection.send(command)
                 _, answer = await asyncio.gather(connection.send(("ASKING",)), connection.send(command))

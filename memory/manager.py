@@ -5,7 +5,7 @@ commit; `commit` compares the revision and writes everything, or nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 from uuid import uuid4
@@ -49,6 +49,10 @@ MESSAGES_KEPT = 10_000
 
 FORKS_LIFETIME_S = 400 * 24 * 60 * 60
 """For how long after the last fork the forks of a conversation are known, in seconds."""
+
+DEFINITION_RENEWED_EVERY = timedelta(minutes=1)
+"""On a cluster, by a process, while conversations of a definition are written. It is kept for twice as long
+as they are."""
 
 _FOUND_UNDONE: tuple[JobKind, ...] = ("relay", "mine")
 
@@ -99,6 +103,7 @@ class MemoryManager:
         self._held = held or HeldConversations()
         self._process = uuid4().hex
         self._commits = 0
+        self._renewed: dict[str, datetime] = {}  # definitions, on a cluster
         self._commit = Script.read("commit")
         self._eraser = Eraser(driver)
 
@@ -181,11 +186,13 @@ class MemoryManager:
         keys, definition, script_keys = _keys_to_write(conversation, changes.content_hash, single_node)
         if changes.idempotency is not None:
             script_keys = {**script_keys, "reply": keys.reply(changes.idempotency.key)}
+        hurried: Sequence[DueJob] = ()
         if not single_node:
             # Before the commit, else a process that dies in between leaves a cause without its job; and not
             # due yet, else a worker finds nothing to do, and forgets it.
-            early = [DueJob(d.job, max(d.due_at, changes.now + EARLY_JOB_DELAY)) for d in changes.jobs]
-            await self._write_down(early)
+            early = changes.now + EARLY_JOB_DELAY
+            hurried = [due for due in changes.jobs if due.due_at < early]
+            await self._write_down([DueJob(due.job, max(due.due_at, early)) for due in changes.jobs])
             begins = changes.new_memory is not None or changes.forked is not None
             if begins and changes.session is not None and changes.journal is not None:
                 started = {conversation.conversation_id: float(due_score(changes.session.started_at))}
@@ -198,7 +205,7 @@ class MemoryManager:
         arguments |= journal_arguments(conversation, changes, arguments)
         verdict, *rest = await self._driver.run(self._commit, script_keys, arguments, confirmed=True)
         if not single_node:
-            await self._write_down(changes.jobs)  # whatever the verdict: an earlier commit may have died here
+            await self._write_down(hurried)  # whatever the verdict: an earlier commit may have died here
         match verdict:
             case b"lost":
                 return storage.Conflict(self._decode(conversation, keys, rest[0], rest[1:]) if rest else None)
@@ -220,7 +227,7 @@ class MemoryManager:
                     state=state,
                 )
                 if not single_node:
-                    present = await self._driver.expire(definition, 2 * changes.lifetime_s)
+                    present = await self._renew(definition, changes)
         reply = changes.reply
         return storage.Committed(reply.body(int(memory_revision)), reply.status, bool(present))
 
@@ -315,6 +322,18 @@ class MemoryManager:
         erased = await self._eraser.erase(conversation, erasure)
         self._held.forget(conversation)
         return erased
+
+    async def _renew(self, definition: str, changes: storage.Changes) -> bool:
+        """Whether it is there. What was there a moment ago, is."""
+        renewed, every = self._renewed.get(definition), timedelta(seconds=changes.lifetime_s)
+        if renewed is not None and changes.now - renewed < min(every, DEFINITION_RENEWED_EVERY):
+            return True
+        if len(self._renewed) >= NAMES_KEPT:
+            self._renewed.clear()
+        present = await self._driver.expire(definition, 2 * changes.lifetime_s)
+        if present:
+            self._renewed[definition] = changes.now
+        return present
 
     async def _write_down(self, jobs: Sequence[DueJob]) -> None:
         if jobs:

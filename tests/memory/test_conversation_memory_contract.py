@@ -627,6 +627,21 @@ class TestDefinitions:
         expiry = await client_of(talk.store).ttl(definition_key(talk.ref.tenant_id, HASH))
         assert 2 * LIFETIME_S - 5 <= expiry <= 2 * LIFETIME_S
 
+    async def test_it_outlives_every_conversation_that_is_written(self, talk: Conversation) -> None:  # F13
+        await talk.start()
+        tenant, client = talk.ref.tenant_id, client_of(talk.store)
+        await talk.store.definitions.put(tenant, HASH, b"{}", LIFETIME_S)
+        for revision, elapsed_s in enumerate((0, 59, 61, 200), start=1):
+            now = T0 + timedelta(seconds=elapsed_s)
+            await client.expire(definition_key(tenant, HASH), 2 * LIFETIME_S - elapsed_s)
+            await talk.commit(revision, now=now, session=session(talk.ref, revision=revision + 1))
+            left = await client.ttl(definition_key(tenant, HASH))
+            assert left > 2 * LIFETIME_S - 65  # a cluster's is renewed once a minute
+        await client.delete(definition_key(tenant, HASH))
+        gone = await talk.commit(5, now=T0 + timedelta(seconds=400), session=session(talk.ref, revision=6))
+        assert isinstance(gone, Committed)
+        assert gone.definition_present is False
+
 
 async def test_a_store_that_forgot_its_scripts_goes_on(talk: Conversation) -> None:  # F15
     await talk.start()
