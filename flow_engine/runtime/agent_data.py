@@ -19,6 +19,7 @@ from flow_engine.runtime.memory import MINER, Conflict, age_s, is_stale
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import masked_conflicts
 from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput
+from flow_engine.runtime.rendered import values_read
 from flow_engine.runtime.rules import UnmetCondition, connected_on, missing_variables, reachable_tasks
 from flow_engine.templates import Allowance
 from flow_engine.values import JsonValue, utc_text
@@ -58,7 +59,7 @@ def agent_data_of(
             orjson.dumps(own)[:-1],
             *(b',"prompt":"', prompt.stable.json, b"\\n\\n", orjson.dumps(prompt.volatile)[1:]),
             *(b",", fixed.task, b",", fixed.conversation, b","),
-            _media(runner, Allowance()) if fixed.media is None else fixed.media,
+            _media(runner, fixed),
             *(
                 b',"mcpTools":',
                 *_tools(runner, fixed),
@@ -231,13 +232,21 @@ _TRUTHS: Mapping[bool | None, replies.TruthName] = {True: "true", False: "false"
 # --- what is the conversation's own -----------------------------------------------------------
 
 
-def _media(runner: ConversationState, allowance: Allowance) -> bytes:
+def _media(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
     """Members of the reply's object."""
-    channel = runner.session.latest_contact.channel
-    courtesy = runner.platform.prompt_sections(runner.flow, channel)["courtesy_instructions"]
-    media, scope = runner.platform.media(runner.flow), runner.template_scope()
-    settings = media.reply(channel, scope, courtesy, allowance)
-    return orjson.dumps(settings)[1:-1]
+    flow, session, platform = runner.flow, runner.session, runner.platform
+    channel = session.latest_contact.channel
+    seen = values_read(fixed.media_reads, flow, runner.task, session, runner.shown_memory, runner.tenant)
+    key = (flow.content_hash, channel, session.language, seen)
+    text = platform.media_texts.get(key)
+    if text is None:
+        allowance = Allowance()
+        courtesy = platform.prompt_sections(flow, channel)["courtesy_instructions"]
+        settings = platform.media(flow).reply(channel, runner.template_scope(), courtesy, allowance)
+        text = orjson.dumps(settings)[1:-1]
+        if not allowance.cut:
+            platform.media_texts.put(key, text)
+    return text
 
 
 def _tools(runner: ConversationState, fixed: replies.FixedParts) -> Sequence[bytes]:
@@ -301,7 +310,7 @@ def _fixed_parts(runner: ConversationState) -> replies.FixedParts:
     fixed = replies.FixedParts(
         task=orjson.dumps(of_task)[1:-1],
         conversation=orjson.dumps(of_conversation)[1:-1],
-        media=_media(runner, allowance) if platform.media(flow).is_fixed(channel) else None,
+        media_reads=platform.media(flow).reads(channel),
         tools=tools,
         tool_values=tool_values,
         conditional_tools=any(tool.when is not None for tool in chosen),

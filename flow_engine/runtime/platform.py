@@ -12,15 +12,17 @@ from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.prompt import Composer, PromptSections
-from flow_engine.runtime.rendered import TaskTexts
+from flow_engine.runtime.rendered import Reads, TaskTexts, reads_of
 from flow_engine.runtime.replies import FixedParts, JsonObject, MediaReply
-from flow_engine.templates import REFERENCE, Allowance, TemplateScope, compile_template, render_source
+from flow_engine.templates import REFERENCE, Allowance, TemplateScope, render_source
 from flow_engine.vocabulary import MemoryFormat
 
 FALLBACK_LANGUAGE = "en-US"
 VERSIONS_REMEMBERED = 256
 FIXED_BYTES = 16 * 1024 * 1024
 """Of parts of replies that a process keeps."""
+MEDIA_BYTES = 4 * 1024 * 1024
+"""Of voices and models in them."""
 
 
 class Platform:
@@ -36,6 +38,8 @@ class Platform:
         self.composer = Composer()
         self.texts = TaskTexts()
         self.fixed = Kept[tuple[str, ...], FixedParts](FIXED_BYTES, lambda parts: parts.weight)
+        self.media_texts = Kept[tuple[str | bytes, ...], bytes](MEDIA_BYTES, len)
+        """`MediaReply` as members of a reply, by all that its templates read. Bytes of JSON."""
         self._media: dict[str, MediaSettings] = {}
         self._sections: dict[tuple[str, str], PromptSections] = {}
 
@@ -122,15 +126,10 @@ class MediaSettings:
             preemptiveGeneration=spoken and bool(settings.get("preemptiveGeneration")),
         )
 
-    def is_fixed(self, channel: str) -> bool:
-        """Whether its templates read nothing but the language, the channel and the task: then `reply` is the
-        same for every conversation there."""
-        reads = {
-            root
-            for source in _templates(self.audio if channel == "phone" else self.text)
-            for root, *_ in compile_template(source, lenient=True).reads
-        }
-        return reads <= {"$channel", "$language", "$task"}
+    def reads(self, channel: str) -> Reads:
+        """What the channel's templates read beside channel and language."""
+        sources = _templates(self.audio if channel == "phone" else self.text)
+        return reads_of(sources, besides=("$channel", "$language"))
 
     def model(self, channel: str) -> str | None:
         """The name of the model that will read the prompt: it chooses the system prompts (F26). None for a

@@ -5,7 +5,7 @@ they read, and nothing is rendered twice.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import cast
 
 import orjson
@@ -23,9 +23,39 @@ TASKS_KNOWN = 8_192
 
 _HEADING = re.compile(r" *#{1,6} ")
 _BY_THE_KEY = ("$channel", "$flow", "$language", "$task")
-"""Roots that follow from what every text is kept by."""
+"""Roots that follow from what every text of a task is kept by."""
 
-_Reads = Sequence[tuple[str, Sequence[str]]]
+Reads = Sequence[tuple[str, Sequence[str]]]
+"""Paths in what templates see: a root and the keys below it."""
+
+
+def reads_of(sources: Iterable[str], *, besides: Collection[str]) -> Reads:
+    """What templates read, but for the roots of `besides`."""
+    every = {read for source in sources for read in compile_template(source, lenient=True).reads}
+    return [(root, keys) for root, *keys in sorted(every) if root not in besides]
+
+
+def values_read(
+    reads: Reads,
+    flow: CompiledFlow,
+    task: TaskPlan,
+    session: Session,
+    memory: Mapping[str, MemoryEntry],
+    tenant: Mapping[str, object],
+) -> bytes:
+    """What is there at the paths now, but for what a version fixes: its templates that read the same are
+    rendered alike, in a channel and a language. JSON, empty for no paths."""
+    if not reads:
+        return b""
+    roots: Mapping[str, object] = {
+        "$tenant": tenant,
+        "$contact": session.latest_contact.data,
+        "$flow": {"campaignId": session.campaign_id},
+        "$task": {"id": task.id, "name": task.name, "type": task.type},
+    }
+    return orjson.dumps(
+        [_value_of(flow, memory, keys) if root == VALUES else _at(roots[root], keys) for root, keys in reads]
+    )
 
 
 class TaskTexts:
@@ -33,7 +63,7 @@ class TaskTexts:
 
     def __init__(self, most_bytes: int = TEXT_BYTES) -> None:
         self._kept = Kept[tuple[str | bytes, ...], Mapping[str, object]](most_bytes, _weight)
-        self._reads = Kept[tuple[str, str], _Reads](TASKS_KNOWN)
+        self._reads = Kept[tuple[str, str], Reads](TASKS_KNOWN)
 
     def of(
         self,
@@ -47,22 +77,12 @@ class TaskTexts:
         reads = self._reads.get((flow.content_hash, task.id))
         if reads is None:
             sources = (flow.document.global_prompt, task.document.prompt, *_sources(flow, task).values())
-            every = {read for source in sources for read in compile_template(source, lenient=True).reads}
-            reads = [(root, keys) for root, *keys in sorted(every) if root not in _BY_THE_KEY]
+            reads = reads_of(sources, besides=_BY_THE_KEY)
             self._reads.put((flow.content_hash, task.id), reads)
-        contact = session.latest_contact
-        seen = b""
-        if reads:
-            roots = {"$tenant": tenant, "$contact": contact.data}
-            seen = orjson.dumps(
-                [
-                    _value_of(flow, memory, keys) if root == VALUES else _at(roots[root], keys)
-                    for root, keys in reads
-                ]
-            )
         key = (
-            *(flow.content_hash, task.id, contact.channel, session.language, session.campaign_id),
-            seen,
+            *(flow.content_hash, task.id, session.latest_contact.channel),
+            *(session.language, session.campaign_id),
+            values_read(reads, flow, task, session, memory, tenant),
         )
         texts = self._kept.get(key)
         if texts is None:

@@ -7,6 +7,7 @@ from typing import Literal, NotRequired
 import msgspec
 from typing_extensions import TypedDict
 
+from flow_engine.runtime.rendered import Reads
 from flow_engine.vocabulary import ApprovalStatus, HumanOutcome, Phase, SensitiveKind, TextRefusalCode
 
 JsonObject = Mapping[str, object]
@@ -342,13 +343,14 @@ class FixedTarget(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class FixedParts:
     """JSON texts, bytes of UTF-8. `task` and `conversation` are members of the reply's object, the second
-    those that follow from language and channel; `media` too, None where templates read more than those.
-    `tools` is cut where the value of a variable goes, whose ids are in `tool_values`; where some of them have
-    conditions, they are put together for each reply. `targets` are the tasks of `reachable_tasks`."""
+    those that follow from language and channel; `media_reads` are what templates of voices and models read
+    beside those. `tools` is cut where the value of a variable goes, whose ids are in `tool_values`; where
+    some of them have conditions, they are put together for each reply. `targets` are the tasks of
+    `reachable_tasks`."""
 
     task: bytes
     conversation: bytes
-    media: bytes | None
+    media_reads: Reads
     tools: Sequence[bytes]
     tool_values: Sequence[str]
     conditional_tools: bool
@@ -358,4 +360,4 @@ class FixedParts:
     def weight(self) -> int:
         """In bytes."""
         targets = [part for target in self.targets for part in (target.head, target.rest, target.required)]
-        return sum(map(len, (self.task, self.conversation, self.media or b"", *self.tools, *targets)))
+        return sum(map(len, (self.task, self.conversation, *self.tools, *targets)))

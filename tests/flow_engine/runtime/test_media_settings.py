@@ -280,25 +280,26 @@ class TestWhichSystemPrompts:
 
 class TestWhatIsMadeOnce:
     @pytest.mark.parametrize(
-        ("model", "fixed"),
+        ("model", "reads"),
         [
-            ("gpt-4.1", True),
-            ("{{ $language }}-{{ $channel }}-{{ $task.id }}", True),
-            ("{{ $tenant.model }}", False),
-            ("{{ $language }}-{{ $values.size }}", False),
-            ("{{ $contact.name }}", False),
-            ("{{ $flow.campaignId }}", False),
+            ("gpt-4.1", []),
+            ("{{ $language }}-{{ $channel }}", []),
+            ("{{ $language }}-{{ $task.id }}", [("$task", ["id"])]),
+            ("{{ $tenant.model }}", [("$tenant", ["model"])]),
+            ("{{ $language }}-{{ $values.size }}", [("$values", ["size"])]),
+            ("{{ $contact.name }}", [("$contact", ["name"])]),
+            ("{{ $flow.campaignId }}", [("$flow", ["campaignId"])]),
         ],
     )
-    def test_settings_are_fixed_where_templates_read_no_more_than_language_channel_and_task(
-        self, prompts: FileSystemPrompts, model: str, fixed: bool
+    def test_settings_tell_what_their_templates_read_beside_language_and_channel(
+        self, prompts: FileSystemPrompts, model: str, reads: list[tuple[str, list[str]]]
     ) -> None:
         raw = minimal_version(
             mediaConfig={"audio": {"presetId": "default", "llm": {"model": model}}, "text": {}}
         )
         talk = Conversation(prompts, raw)
-        assert talk.platform.media(talk.flow).is_fixed("phone") is fixed  # F28
-        assert talk.platform.media(talk.flow).is_fixed("chat") is True
+        assert talk.platform.media(talk.flow).reads("phone") == reads  # F28
+        assert talk.platform.media(talk.flow).reads("chat") == []
 
     @pytest.mark.parametrize(
         "voice", ["{{ $language }}-A", "{{ $tenant.region }}-A", "{{ $contact.region }}-A"]

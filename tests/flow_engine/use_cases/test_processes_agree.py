@@ -88,6 +88,7 @@ class World:
         platform = Platform(PROMPTS, lambda: "http://127.0.0.1", "markdown")
         platform.texts = TaskTexts(platform_bytes)
         platform.fixed = Kept(platform_bytes, lambda parts: parts.weight)
+        platform.media_texts = Kept(platform_bytes, len)
         dependencies = ConversationDependencies(
             memory=MemoryManager(self.redis.driver, held=HeldConversations(held_bytes)),
             versions=self.versions,
