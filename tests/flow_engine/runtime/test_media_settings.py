@@ -319,6 +319,27 @@ class TestWhatIsMadeOnce:
             talk.begin(NewContact("call-1", "phone", known, known, region))
             assert talk.agent_data()["tts"]["active"]["voice"] == f"{region}-A"  # F28
 
+    def test_each_task_has_its_own_voice_where_a_template_reads_the_task_or_a_value(
+        self, prompts: FileSystemPrompts
+    ) -> None:
+        voice = "{{ $task.id }} of {{ $values.var_string }} for {{ $flow.campaignId }}"
+        speech = {"default": {**tts("google"), "voice": voice}, "fallback": tts("openai")}
+        raw = minimal_version(
+            mediaConfig={"audio": {"presetId": "default", "tts": speech}, "text": {}},
+            tasks=[aio_task("hall", connectedTasks=["office"]), aio_task("office", connectedTasks=["hall"])],
+            firstTask="hall",
+        )
+        talk = Conversation(prompts, raw)
+        seen: list[object] = []
+        for task, name in (("office", "Ada"), ("hall", "Ada"), ("office", "Bob"), ("hall", "Ada")):
+            talk.load(tools=entries({"var_string": name}))
+            talk.change(task)
+            seen.append(talk.agent_data()["tts"]["active"]["voice"])
+        assert seen == [
+            f"{task} of {name} for campaign"  # F28
+            for task, name in (("office", "Ada"), ("hall", "Ada"), ("office", "Bob"), ("hall", "Ada"))
+        ]
+
 
 class OwnServers:
     """The prompts of a test, with a platform's own MCP servers."""
