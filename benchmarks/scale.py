@@ -3,8 +3,8 @@ million of them a day need (docs/scale.md).
 
 It lets conversations live against one process and one Redis, works out the figures, predicts what they
 cost with 2 and 4 processes and on clusters of 3 and 6 nodes, and lets them live there too, all in turns
-twice, of which the cheaper counts. Ends with 1 where a prediction is off by more than a third, with 2 where
-measuring failed.
+three times, of which the cheapest counts. Ends with 1 where a prediction is off by more than a third, with
+2 where measuring failed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TASKS = 12
 CONNECTIONS = 64
 """Enough for 4 processes to be busy: one that waits between requests spends more on each."""
 WARM_UP = 16
-ROUNDS = 2
+ROUNDS = 3
 RESTS_S = 3.0
 OFF_AT_MOST = 1 / 3
 SETTLED_WITHIN_S = 60.0
