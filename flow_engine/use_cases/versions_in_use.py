@@ -108,12 +108,13 @@ class VersionsInUse:
             async def prepared() -> VersionInUse:
                 version = await self.of_document(tenant_id, stored.document)
                 await self.keep_definition(tenant_id, version)
+                startable = StartableVersion(version, record.campaign_id)
+                self._startable.put((tenant_id, version_id), startable)  # known before it is not under way
                 return version
 
             known = self._startable.get((tenant_id, version_id)) or StartableVersion(
                 await _once(self._opening, (tenant_id, stored.document), prepared), record.campaign_id
             )
-            self._startable.put((tenant_id, version_id), known)
         return known if rollout is None else replace(known, rollout=rollout)
 
     async def pinned(self, tenant_id: str, version_id: str, wanted_hash: str) -> VersionInUse:
