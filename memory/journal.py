@@ -7,6 +7,7 @@ session of a start. seq, memory revision and base are commit.lua's too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, cast
 from zlib import compress, crc32, decompress
 
@@ -127,11 +128,12 @@ def _unreadable() -> CallTheOperator:
 
 
 class RedisJournal:
-    """Implements `ConversationJournal`. Raises what `Driver` raises."""
+    """Implements `ReleasingJournal`. Raises what `Driver` raises."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._read = Script.read("read_journal")
+        self._release = Script.read("release_journal")
 
     async def after(self, conversation: ConversationRef, seq: int, *, at_most: int) -> Sequence[JournalEntry]:
         return await self._entries(conversation, seq, min(at_most, ENTRIES_AT_MOST), "0")
@@ -168,6 +170,16 @@ class RedisJournal:
             fields = zip(_PACKED, texts[at + 1 : at + 1 + len(_PACKED)], strict=True)
             entries.append(_decode(int(texts[at]), {name: text for name, text in fields if text}))
         return entries
+
+    async def release(self, conversation: ConversationRef, seq: int, *, kept: timedelta) -> bool:
+        args = {"seq": seq, "kept_ms": kept // timedelta(milliseconds=1)}
+        named = ConversationKeys.of(conversation).named
+        return await self._driver.run(self._release, {n: named[n] for n in self._release.keys}, args) == 1
+
+    async def released(self, conversation: ConversationRef) -> int | None:
+        snapshot = ConversationKeys.of(conversation).named["snapshot"]
+        revision, seq = await self._driver.hmget(snapshot, ("revision", "released"))
+        return None if revision is None else int(seq or 0)
 
     async def _entries(
         self, conversation: ConversationRef, seq: int, at_most: int, backwards: str

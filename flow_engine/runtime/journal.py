@@ -11,7 +11,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol, cast
 
 import orjson
@@ -82,6 +82,21 @@ class ConversationJournal(Protocol):
     async def up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
         """The entry `seq` and those before it down to one with a base, or to the first, ascending. Empty
         where the entry is not kept."""
+        ...
+
+
+class ReleasingJournal(ConversationJournal, Protocol):
+    """One that need not keep what an archive has."""
+
+    async def release(self, conversation: ConversationRef, seq: int, *, kept: timedelta) -> bool:
+        """Lets go of all entries; the next one stands beside a base. Not, and False, where there are newer
+        ones than `seq`, or where the conversation is stored for longer than the archive keeps them, `kept`
+        from now."""
+        ...
+
+    async def released(self, conversation: ConversationRef) -> int | None:
+        """Up to which entry an archive alone has them, 0 for none; None where the conversation is not
+        stored."""
         ...
 
 

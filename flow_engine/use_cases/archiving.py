@@ -1,14 +1,15 @@
 """Journals beyond their stay in Redis: the job that archives them, and a journal that is read from either.
 
 1. A commit to a closed conversation leaves a job, which copies what the archive has not yet: at least once,
-   and the same again changes nothing.
-2. While Redis knows a conversation, it is asked; the archive only of one that Redis has forgotten.
+   and the same again changes nothing. Then Redis lets go of the entries, most of what a conversation takes.
+2. The archive is asked for what Redis has let go of, and of a conversation that Redis has forgotten.
 3. What ended longer ago than it is kept is not told, and is removed by a job of the hour in which the term
    ends: each archiving writes that down, and all of an hour make one.
 4. An erasure leaves word in the archive, so that a job that has read the journal before it brings nothing
    back.
 """
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -16,13 +17,16 @@ from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
 from flow_engine.ports.flow_store import ArchivedPart, ArchivedStart, ArchiveTerm, JournalArchive
 from flow_engine.ports.jobs import DueJob, Job
-from flow_engine.runtime.journal import ConversationJournal, JournalEntry, states_of
+from flow_engine.runtime.journal import JournalEntry, ReleasingJournal, states_of
+from flow_engine.runtime.session import Session
 from flow_engine.use_cases.delivery import Schedule
 from flow_engine.use_cases.versions_in_use import Versions
 
 LISTED_AT_ONCE = 200
 PRUNED_AT_ONCE = 200
 """Parts that one statement removes."""
+CLOCKS_DIFFER = timedelta(minutes=1)
+"""Redis expires keys by its own clock."""
 
 
 def prune_due(kept_until: datetime) -> DueJob:
@@ -37,7 +41,7 @@ class KeptJournal:
 
     def __init__(
         self,
-        journal: ConversationJournal,
+        journal: ReleasingJournal,
         listing: ConversationList,
         archive: JournalArchive,
         versions: Versions,
@@ -55,16 +59,19 @@ class KeptJournal:
 
     async def after(self, conversation: ConversationRef, seq: int, *, at_most: int) -> Sequence[JournalEntry]:
         entries = await self._journal.after(conversation, seq, at_most=at_most)
-        if entries or (seq > 0 and await self._journal.after(conversation, 0, at_most=1)):
+        if entries and entries[0].seq == seq + 1:
             return entries
+        archived_to = await self._archived_to(conversation)
+        if entries:
+            archived_to = min(archived_to, entries[0].seq - 1)
         found: list[JournalEntry] = []
-        while len(found) < at_most:
-            beyond = found[-1].seq if found else seq
-            parts = await self._parts(conversation, after=beyond, at_most=1)
+        while seq < archived_to and len(found) < at_most:
+            parts = await self._parts(conversation, after=seq, at_most=1)
             if not parts:
                 break
-            found += [entry for entry in self._journal.unpacked(parts[0]) if entry.seq > beyond]
-        return found[:at_most]
+            found += [each for each in self._journal.unpacked(parts[0]) if seq < each.seq <= archived_to]
+            seq = parts[0].last
+        return [*found, *entries][:at_most]
 
     async def next(
         self, conversation: ConversationRef, seq: int, *, at_most: int, within_s: float
@@ -74,18 +81,23 @@ class KeptJournal:
 
     async def newest(self, conversation: ConversationRef) -> Sequence[JournalEntry]:
         entries = await self._journal.newest(conversation)
-        if entries:
+        if entries or not await self._archived_to(conversation):
             return entries
         parts = await self._parts(conversation)
         return self._journal.unpacked(parts[-1]) if parts else ()
 
     async def up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
         entries = await self._journal.up_to(conversation, seq)
-        if entries or await self._journal.after(conversation, 0, at_most=1):
+        if entries or seq > await self._archived_to(conversation):
             return entries
         parts = await self._parts(conversation, after=seq - 1, at_most=1)
         found = self._journal.unpacked(parts[0]) if parts else ()
         return [entry for entry in found if entry.seq <= seq]
+
+    async def _archived_to(self, conversation: ConversationRef) -> int:
+        """The last entry that the archive is asked for."""
+        released = await self._journal.released(conversation)
+        return sys.maxsize if released is None else released
 
     async def packed(self, conversation: ConversationRef) -> Sequence[ArchivedPart]:
         return await self._journal.packed(conversation)
@@ -143,12 +155,20 @@ class KeptJournal:
             await self._archive.remove(conversation, removed_at=None)  # another one of the same id
             known.clear()
         fresh = [part for part in parts if part.first not in known or known[part.first].last < part.last]
+        if not parts:
+            return
+        ending = self._journal.unpacked(parts[-1])
+        session = states_of(ending)[1].session
+        term = await self._term(conversation, session, ending[-1].at)
         if fresh:
             asked = self._journal.unpacked(parts[0])[0].input
             origin = str(asked["conversationId"]) if asked["op"] == "fork" else ""
-            term = await self._term(conversation, self._journal.unpacked(fresh[-1]))
             await self._schedule(prune_due(term.kept_until))
-            await self._archive.put(conversation, fresh, origin, term)
+            if not await self._archive.put(conversation, fresh, origin, term):
+                return
+        if session is not None and session.closed:
+            kept = term.kept_until + CLOCKS_DIFFER - self._clock.now()
+            await self._journal.release(conversation, parts[-1].last, kept=kept)
 
     async def prune(self, job: Job) -> None:
         """Handler of `prune` jobs: removes everything whose term is over by now."""
@@ -156,9 +176,10 @@ class KeptJournal:
         while gone == PRUNED_AT_ONCE:
             gone = await self._archive.prune(now, at_most=PRUNED_AT_ONCE, erased_before=now - self._kept)
 
-    async def _term(self, conversation: ConversationRef, entries: Sequence[JournalEntry]) -> ArchiveTerm:
+    async def _term(
+        self, conversation: ConversationRef, session: Session | None, ended_at: datetime
+    ) -> ArchiveTerm:
         """By the days of this service, or by the version's retention where that is shorter."""
-        session, ended_at = states_of(entries)[1].session, entries[-1].at
         if session is None:
             return ArchiveTerm(ended_at, ended_at + self._kept)
         version = await self._versions.pinned(

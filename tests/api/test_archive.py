@@ -9,12 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
+from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.testing import recorded_test
 from flow_engine.use_cases import archiving
 from flow_engine.use_cases.recordings import read_recording
+from flows.archive import SqliteArchive
 from memory.schedule import RedisJobSchedule
 from service.replaying import platform
 from tests.api.harness import Scene, clinic, entry, needs, open_scene
@@ -32,14 +34,19 @@ async def scene() -> AsyncIterator[Scene]:
 
 
 async def ended(scene: Scene) -> dict[str, Any]:
-    """What is told of a conversation that has ended, by path, with its background work done."""
+    """What Redis tells of a conversation that has ended, by path; then it is archived, and Redis lets go."""
     flow = (await scene.http.get("/v1/flows")).json()[0]["id"]
     await scene.started(conversationalFlowVersionId=..., flowId=flow, tag="latest")
     await scene.written(entry("var_string", "cardio"), entry("var_boolean", True))
     await scene.changed("visit")
     await scene.end()
+    scene.clock.advance(seconds=1)
+    await scene.work()
+    assert len(await stored_journal(scene)) == 5
+    told = {path: (await get(scene, path)).json() for path in PARTS}
     await worked(scene)
-    return {path: (await get(scene, path)).json() for path in PARTS}
+    assert await stored_journal(scene) == []
+    return told
 
 
 async def worked(scene: Scene) -> None:
@@ -50,6 +57,11 @@ async def worked(scene: Scene) -> None:
 
 async def get(scene: Scene, path: str) -> httpx.Response:
     return await scene.http.get(f"/v1/conversations/conv-1{path}")
+
+
+async def stored_journal(scene: Scene) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    client: Any = scene.memory.driver.client  # type: ignore[attr-defined]
+    return await client.xrange("{default:conv-1}::journal")
 
 
 async def forget(scene: Scene, id: str = "conv-1") -> None:
@@ -146,8 +158,75 @@ async def test_one_that_goes_on_is_not_archived_and_a_later_commit_is(scene: Sce
     await worked(scene)
     assert await archived(scene) == [("conv-1", 1, 3)]
     await scene.say("m-1", "Bye")  # is still taken, and read
+    assert (len(await stored_journal(scene)), len(await seqs(scene))) == (1, 4), "from both"
     await worked(scene)
-    assert await archived(scene) == [("conv-1", 1, 5)]
+    assert await archived(scene) == [("conv-1", 1, 3), ("conv-1", 4, 5)]
+    for after, limit in ((0, 9), (0, 4), (2, 2), (3, 1), (4, 9), (5, 9)):
+        assert await seqs(scene, after, limit) == [*range(after + 1, min(after + limit, 5) + 1)]
+    for seq in range(1, 6):
+        assert (await get(scene, f"/at/{seq}")).json()["seq"] == seq
+
+
+async def seqs(scene: Scene, after: int = 0, limit: int = 9) -> list[int]:
+    page = (await get(scene, f"/journal?after={after}&limit={limit}")).json()
+    return [each["seq"] for each in page["entries"]]
+
+
+async def test_what_is_archived_leaves_redis_and_is_told_as_before(scene: Scene) -> None:
+    before = await ended(scene)
+    assert {path: (await get(scene, path)).json() for path in PARTS} == before
+    stream = await get(scene, "/stream?after=2")
+    assert [line for line in stream.text.splitlines() if line.startswith("id: ")] == [
+        "id: 3",
+        "id: 4",
+        "id: 5",
+    ]
+    listed = (await scene.http.get("/v1/conversations")).json()["conversations"]
+    assert [(row["status"], row["seq"]) for row in listed] == [("closed", 5)]
+
+
+async def test_one_that_begins_anew_goes_on_with_it(scene: Scene) -> None:
+    before = await ended(scene)
+    await scene.started(contactId="call-2")
+    await scene.written(entry("var_string", "derma"))
+    assert [number for number, _ in await stored_journal(scene)] == [b"6-0", b"7-0"]
+    assert await seqs(scene) == [1, 2, 3, 4, 5, 6, 7]
+    assert (await get(scene, "/at/5")).json() == before["/at/5"]
+    variables = (await get(scene, "/at/7")).json()["state"]["vars"]
+    assert [each["value"] for each in variables if each["varId"] == "var_string"] == ["derma"]
+    await scene.end(contactId="call-2")
+    await worked(scene)
+    assert (await stored_journal(scene), await seqs(scene)) == ([], [1, 2, 3, 4, 5, 6, 7, 8, 9])
+
+
+async def test_redis_keeps_what_the_archive_would_keep_for_less(scene: Scene) -> None:
+    """A conversation with a longer time limit."""
+    client: Any = scene.memory.driver.client  # type: ignore[attr-defined]
+    await scene.started()
+    await scene.end()
+    scene.clock.advance(seconds=1)
+    await scene.work()
+    await client.pexpire("{default:conv-1}::snapshot", 31 * 24 * 3_600_000)
+    await worked(scene)
+    assert await archived(scene) == [("conv-1", 1, 3)]
+    assert len(await stored_journal(scene)) == 3
+
+
+async def test_it_waits_in_redis_until_the_archive_has_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: object) -> bool:
+        raise RetryLater("flow_store_unavailable", "away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteArchive, "put", unavailable)
+        await scene.started()
+        await scene.end()
+        await worked(scene)
+        assert (await archived(scene), len(await stored_journal(scene))) == ([], 3)
+    for _ in range(20):
+        await worked(scene)
+    assert (await archived(scene), await stored_journal(scene)) == ([("conv-1", 1, 3)], [])
 
 
 async def jobs(scene: Scene) -> list[str]:
@@ -235,11 +314,13 @@ async def test_a_version_that_keeps_less_has_it_archived_for_less() -> None:
 
 class TestErasure:
     async def test_it_takes_the_archive_along_and_a_late_job_brings_nothing_back(self, scene: Scene) -> None:
-        await ended(scene)
-        client: Any = scene.memory.driver.client  # type: ignore[attr-defined]
-        entries = await client.xrange("{default:conv-1}::journal")
+        await scene.started()
+        await scene.end()
+        entries = await stored_journal(scene)
+        await worked(scene)
         assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
         assert await archived(scene) == []
+        client: Any = scene.memory.driver.client  # type: ignore[attr-defined]
         for number, fields in entries:  # as a job has them that has read the journal before
             await client.xadd("{default:conv-1}::journal", fields, id=number)
         await schedule(scene)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -224,6 +224,8 @@ async def test_every_state_is_rebuilt_from_the_journal_as_it_was_stored(
     chance, states = random.Random(seed), [LoadedConversation()]
     assert isinstance(await talk.start(), Committed)
     states.append(await stored(talk))
+    archived: dict[int, Sequence[JournalEntry]] = {}
+    released = 0
     for number in range(1, 18):
         now = states[-1].session
         assert now is not None
@@ -236,11 +238,52 @@ async def test_every_state_is_rebuilt_from_the_journal_as_it_was_stored(
         if chance.random() < 0.1:  # a release without a journal, which has its own stamp
             await client_of(talk.store).hset(talk.keys[0], "stamp", f"theirs{number}")
         states.append(await stored(talk))
+        if chance.random() < 0.1:
+            for seq in range(released + 1, len(states)):
+                archived[seq] = await talk.store.journal.up_to(talk.ref, seq)
+            released = len(states) - 1
+            assert await talk.store.journal.release(talk.ref, released, kept=timedelta(days=2))
     for seq in range(1, len(states)):
-        part = await talk.store.journal.up_to(talk.ref, seq)
+        part = archived.get(seq) or await talk.store.journal.up_to(talk.ref, seq)
         assert len(part) <= 5
         before, after = states_of(part)
         assert (before, after) == (states[seq - 1], states[seq]), seq
+
+
+class TestReleased:
+    """Of entries that an archive has."""
+
+    async def test_the_next_one_stands_beside_the_state_before_it(self, talk: Conversation) -> None:
+        await talk.start()
+        await talk.commit(1, set_tools={"name": written("x")})
+        before, journal = await stored(talk), talk.store.journal
+        assert await journal.released(talk.ref) == 0
+        assert await journal.release(talk.ref, 2, kept=timedelta(days=30))
+        assert (await entries(talk), await journal.released(talk.ref)) == ([], 2)
+        assert await stored(talk) == before
+        assert not await client_of(talk.store).exists(talk.keys[-3])
+        await talk.commit(1, set_tools={"name": written("y")})
+        await talk.commit(1)
+        found = await entries(talk)
+        assert [(each.seq, each.base is not None) for each in found] == [(3, True), (4, False)]
+        assert states_of(await journal.up_to(talk.ref, 3)) == (before, await stored(talk))
+        assert (await journal.up_to(talk.ref, 2), await journal.released(talk.ref)) == ((), 2)
+        (part,) = await journal.packed(talk.ref)
+        assert (part.first, part.last) == (3, 4)
+        assert -1 not in (await talk.expiries_ms()).values()
+
+    async def test_newer_ones_and_those_of_a_longer_stay_are_kept(self, talk: Conversation) -> None:
+        await talk.start()
+        await talk.commit(1)
+        journal = talk.store.journal
+        assert not await journal.release(talk.ref, 1, kept=timedelta(days=30))
+        assert not await journal.release(talk.ref, 2, kept=timedelta(seconds=1))
+        assert (len(await entries(talk)), await journal.released(talk.ref)) == (2, 0)
+
+    async def test_of_a_conversation_that_is_not_stored_there_is_nothing(self, talk: Conversation) -> None:
+        journal = talk.store.journal
+        assert not await journal.release(talk.ref, 1, kept=timedelta(days=30))
+        assert await journal.released(talk.ref) is None
 
 
 class TestForks:
