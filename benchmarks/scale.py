@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
 from redis.asyncio import Redis
@@ -41,6 +41,7 @@ ROUNDS = 3
 RESTS_S = 3.0
 OFF_AT_MOST = 1 / 3
 SETTLED_WITHIN_S = 60.0
+SOON = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +122,9 @@ class Installation:
         return (size or 0) / max(1, events) / 1000
 
     async def settled(self) -> None:
-        """Wait until no job is due. Raises MeasurementFailed."""
+        """Wait until no job is due soon: all was read, concluded and archived. Raises MeasurementFailed."""
         async with asyncio.timeout(SETTLED_WITHIN_S), Redis(port=self.redis[self.common].port) as client:
-            await asyncio.sleep(1.0)  # after this what was said last is due to be read
-            while await client.zcount(JOBS_KEY, "-inf", due_score(datetime.now(UTC))):
+            while await client.zcount(JOBS_KEY, "-inf", due_score(datetime.now(UTC) + SOON)):
                 await asyncio.sleep(0.1)
 
 

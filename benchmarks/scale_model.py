@@ -174,7 +174,7 @@ def limits(figures: Figures, given: Assumptions) -> Sequence[Limit]:
             Limit(
                 kept * given.cluster_nodes / 2,
                 f"the memory of a cluster of {given.cluster_nodes} servers",
-                "several installations, by region or tenant; ended conversations leave Redis for an archive",
+                "several installations, by region or tenant; shorter time limits in their flows",
             ),
             Limit(
                 day(given.redis_load / figures.common_ms * 1000),

@@ -77,7 +77,9 @@ class KeptJournal:
         self, conversation: ConversationRef, seq: int, *, at_most: int, within_s: float
     ) -> Sequence[JournalEntry]:
         entries = await self._journal.next(conversation, seq, at_most=at_most, within_s=within_s)
-        return entries or await self.after(conversation, seq, at_most=at_most)
+        if entries and entries[0].seq == seq + 1:
+            return entries
+        return await self.after(conversation, seq, at_most=at_most)
 
     async def newest(self, conversation: ConversationRef) -> Sequence[JournalEntry]:
         entries = await self._journal.newest(conversation)

@@ -159,6 +159,7 @@ async def test_one_that_goes_on_is_not_archived_and_a_later_commit_is(scene: Sce
     assert await archived(scene) == [("conv-1", 1, 3)]
     await scene.say("m-1", "Bye")  # is still taken, and read
     assert (len(await stored_journal(scene)), len(await seqs(scene))) == (1, 4), "from both"
+    assert await streamed(scene, after=1) == ["id: 2", "id: 3", "id: 4"]
     await worked(scene)
     assert await archived(scene) == [("conv-1", 1, 3), ("conv-1", 4, 5)]
     for after, limit in ((0, 9), (0, 4), (2, 2), (3, 1), (4, 9), (5, 9)):
@@ -172,15 +173,15 @@ async def seqs(scene: Scene, after: int = 0, limit: int = 9) -> list[int]:
     return [each["seq"] for each in page["entries"]]
 
 
+async def streamed(scene: Scene, after: int) -> list[str]:
+    stream = await get(scene, f"/stream?after={after}")
+    return [line for line in stream.text.splitlines() if line.startswith("id: ")]
+
+
 async def test_what_is_archived_leaves_redis_and_is_told_as_before(scene: Scene) -> None:
     before = await ended(scene)
     assert {path: (await get(scene, path)).json() for path in PARTS} == before
-    stream = await get(scene, "/stream?after=2")
-    assert [line for line in stream.text.splitlines() if line.startswith("id: ")] == [
-        "id: 3",
-        "id: 4",
-        "id: 5",
-    ]
+    assert await streamed(scene, after=2) == ["id: 3", "id: 4", "id: 5"]
     listed = (await scene.http.get("/v1/conversations")).json()["conversations"]
     assert [(row["status"], row["seq"]) for row in listed] == [("closed", 5)]
 
