@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sqlite3
 import sys
 import time
 import urllib.request
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from redis.asyncio import Redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -31,6 +34,7 @@ from benchmarks.results import MeasurementFailed
 from benchmarks.scale_model import Assumptions, Figures, read_figures, to_text, write_figures
 from benchmarks.scenarios import Target
 from benchmarks.servers import HOST, Server, redis_cluster, redis_server, service_process, worker_process
+from flows.sqlite_store import FILE_NAME
 from memory.keys import EVENTS_KEY, JOBS_KEY, due_score
 
 TASKS = 12
@@ -53,6 +57,7 @@ class State:
     worker: float
     redis: Sequence[float]
     stored: Sequence[int]
+    archived: int
     network: int
     events: int
     jobs: float
@@ -67,6 +72,7 @@ class Spent:
     worker_ms: float
     redis_ms: Sequence[float]
     stored_kb: Sequence[float]
+    archived_kb: float
     redis_kb: float
     http_kb: float
     events: float
@@ -83,6 +89,7 @@ class Installation:
     service: Server
     worker: Server
     redis: Sequence[Server]
+    archive: Path
 
     @property
     def common(self) -> int:
@@ -104,10 +111,16 @@ class Installation:
             cpu_seconds(self.worker.pid),
             [cpu_seconds(server.pid) for server in self.redis],
             stored,
+            self._archived(),
             network,
             events,
             await asyncio.to_thread(self._jobs_done),
         )
+
+    def _archived(self) -> int:
+        with closing(sqlite3.connect(f"file:{self.archive}?mode=ro", uri=True)) as database:
+            ((size,),) = database.execute("SELECT coalesce(sum(length(content)), 0) FROM journals")
+        return size
 
     def _jobs_done(self) -> float:
         with urllib.request.urlopen(f"http://{HOST}:{self.worker.port}/metrics", timeout=10) as reply:
@@ -141,10 +154,12 @@ async def installation(cores: Cores, *, processes: int = 1, nodes: int = 1) -> A
         service = await stack.enter_async_context(
             service_process(port, core=core, unsafe=True, log_level="warning", workers=processes, **settings)
         )
+        folder = stack.enter_context(TemporaryDirectory(prefix="flow-bench-archive-"))
+        settings["FLOW_ENGINE_DATA_DIR"] = folder
         worker = await stack.enter_async_context(
             worker_process(port, core=core, log_level="warning", **settings)
         )
-        yield Installation(service, worker, redis)
+        yield Installation(service, worker, redis, Path(folder) / FILE_NAME)
 
 
 async def spent(cores: Cores, conversations: int, *, processes: int = 1, nodes: int = 1) -> Spent:
@@ -179,6 +194,7 @@ async def spent(cores: Cores, conversations: int, *, processes: int = 1, nodes: 
         worked_ms(resting.worker, before.worker, after.worker),
         [worked_ms(*three) for three in zip(resting.redis, before.redis, after.redis, strict=True)],
         [each(*pair, 1e-3) for pair in zip(before.stored, after.stored, strict=True)],
+        each(before.archived, after.archived, 1e-3),
         each(before.network, after.network, 1e-3),
         sent / conversations / 1e3,
         each(before.events, after.events, 1),

@@ -27,7 +27,7 @@ class Figures:
     in milliseconds, sizes in kilobytes. `clustered_ms` is what `serve` spends where Redis is a cluster, which
     takes more commands; `common_ms` is what Redis spends on the keys that all
     conversations share, jobs and the stream of events: they are in one slot. `stored_kb` stays in Redis
-    until the state expires."""
+    until the state expires, `archived_kb` is its journal as the flow database gets it."""
 
     requests: int
     service_ms: float
@@ -36,6 +36,7 @@ class Figures:
     redis_ms: float
     common_ms: float
     stored_kb: float
+    archived_kb: float
     http_kb: float
     redis_kb: float
     events: float
@@ -48,7 +49,9 @@ class Figures:
 class Assumptions:
     """`peak_share` of a day's conversations begin in its busiest hour. Processes and Redis servers are
     loaded to these shares of a core. State stays `kept_days` after its last change: a day, unless a
-    flow's time limit is longer. Prices in dollars: a core and a GiB for an hour, a GB that leaves."""
+    flow's time limit is longer. Journals stay `journal_days` in MongoDB, `archive_overhead` times as large
+    there, and a replica set has `mongo_gib` for them. Prices in dollars: a core, a GiB of memory and a GiB of
+    disk for an hour, a GB that leaves."""
 
     peak_share: float = 0.12
     process_load: float = 0.6
@@ -56,11 +59,15 @@ class Assumptions:
     redis_gib: float = 12.0
     kept_days: float = 1.0
     fragmentation: float = 1.3
+    journal_days: float = 30.0
+    archive_overhead: float = 1.5
+    mongo_gib: float = 2_000.0
     events_kept: int = 100_000
     network_gbit: float = 10.0
     cluster_nodes: int = 500
     core_hour: float = 0.04
     gib_hour: float = 0.005
+    disk_gib_hour: float = 0.00012
     gb_out: float = 0.05
 
 
@@ -68,7 +75,8 @@ class Assumptions:
 class Plan:
     """What a number of conversations a day needs. `cells` are installations beside one another, each
     with its share of the tenants. `shards` are primaries of Redis over all cells, each with a replica;
-    MongoDB is three small servers a cell, since it holds flows alone. Money in dollars a month."""
+    MongoDB is a replica set of three small servers a cell, and more of them where its disk, which holds the
+    journals, is too small. Money in dollars a month."""
 
     a_day: int
     a_second: float
@@ -77,6 +85,8 @@ class Plan:
     redis_gib: float
     shards: int
     shards_because: str
+    mongo_gib: float
+    mongo_sets: int
     cells: int
     mbit: float
     cost: float
@@ -109,12 +119,15 @@ def plan(figures: Figures, a_day: int, given: Assumptions) -> Plan:
     service_ms = figures.service_ms if shards == 1 else figures.clustered_ms
     processes = max(2 * cells, math.ceil(peak * service_ms / 1000 / given.process_load))
     workers = max(2 * cells, math.ceil(peak * figures.worker_ms / 1000 / given.process_load))
-    cores = processes + workers + 2 * shards + 3 * cells
+    archived_gib = archived_kb(figures, given) * a_day / 1024**2
+    mongo_sets = max(cells, math.ceil(archived_gib / given.mongo_gib))
+    cores = processes + workers + 2 * shards + 3 * mongo_sets
     memory = (
         (processes + workers) * figures.idle_mb / 1024 * 2
         + 2 * shards * given.redis_gib * 4 / 3
-        + 3 * 4 * cells
+        + 3 * 4 * mongo_sets
     )
+    hour = cores * given.core_hour + memory * given.gib_hour + 3 * archived_gib * given.disk_gib_hour
     out_gb = a_day * figures.http_kb / 1e6 * HOURS_A_MONTH / 24
     return Plan(
         a_day,
@@ -124,10 +137,17 @@ def plan(figures: Figures, a_day: int, given: Assumptions) -> Plan:
         gib,
         shards,
         "memory" if by_memory >= by_cpu else "CPU",
+        archived_gib,
+        mongo_sets,
         cells,
         peak * figures.http_kb * 8 / 1000,
-        HOURS_A_MONTH * (cores * given.core_hour + memory * given.gib_hour) + out_gb * given.gb_out,
+        HOURS_A_MONTH * hour + out_gb * given.gb_out,
     )
+
+
+def archived_kb(figures: Figures, given: Assumptions) -> float:
+    """In MongoDB, for each conversation a day."""
+    return figures.archived_kb * given.archive_overhead * given.journal_days
 
 
 def stored_gib(figures: Figures, a_day: int, given: Assumptions) -> float:
@@ -182,6 +202,11 @@ def limits(figures: Figures, given: Assumptions) -> Sequence[Limit]:
                 "several installations, each with its tenants: by key at the proxy, by region, or both",
             ),
             Limit(
+                given.mongo_gib * 1024**2 / archived_kb(figures, given),
+                "the disk of a replica set of MongoDB",
+                "a cluster of it, sharded by tenant and conversation; fewer `JOURNAL_DAYS`",
+            ),
+            Limit(
                 day(given.network_gbit * 1e6 / 8 / figures.http_kb),
                 f"a network of {given.network_gbit:g} Gbit/s",
                 "several proxies, by DNS",
@@ -214,6 +239,7 @@ def _figure_rows(figures: Figures) -> Iterable[list[str]]:
         ["CPU of Redis", f"{figures.redis_ms:.2f}", "ms"],
         ["of it for jobs and events, in one slot", f"{figures.common_ms:.2f}", "ms"],
         ["stored in Redis for a day", f"{figures.stored_kb:.1f}", "kB"],
+        ["its journal in the flow database", f"{figures.archived_kb:.1f}", "kB"],
         ["HTTP, both ways", f"{figures.http_kb:.0f}", "kB"],
         ["between `serve` and Redis, both ways", f"{figures.redis_kb:.0f}", "kB"],
         ["events", f"{figures.events:.1f}", f"of {figures.event_kb:.2f} kB"],
@@ -230,7 +256,8 @@ def _plan_rows(plans: Sequence[Plan]) -> Iterable[list[str]]:
         ["shards of Redis, each with a replica", *(f"{each.shards:,}" for each in plans)],
         ["because of", *(each.shards_because for each in plans)],
         ["installations", *(f"{each.cells:,}" for each in plans)],
-        ["servers of MongoDB", *(f"{3 * each.cells:,}" for each in plans)],
+        ["journals in MongoDB, GiB", *(f"{each.mongo_gib:,.1f}" for each in plans)],
+        ["servers of MongoDB", *(f"{3 * each.mongo_sets:,}" for each in plans)],
         ["HTTP at the peak, Mbit/s", *(f"{each.mbit:,.0f}" for each in plans)],
         ["dollars a month", *(f"{_rounded(each.cost):,}" for each in plans)],
         ["dollars for 1,000 conversations", *(f"{each.cost_of_a_thousand:.2f}" for each in plans)],

@@ -114,6 +114,7 @@ FIGURES = Figures(
     redis_ms=2.0,
     common_ms=0.5,
     stored_kb=20.0,
+    archived_kb=4.0,
     http_kb=200.0,
     redis_kb=100.0,
     events=10.0,
@@ -133,6 +134,9 @@ async def test_what_so_many_conversations_need_follows_from_what_one_costs() -> 
     assert large.shards == 16  # 200 GB, 12 GiB each
     assert large.shards_because == "memory"
     assert large.cells == 1
+    assert large.mongo_gib == pytest.approx(1717, rel=0.01)  # 4 kB, half as much again, for 30 days
+    assert (small.mongo_sets, large.mongo_sets) == (1, 1)
+    assert plan(FIGURES, 15_000_000, given).mongo_sets == 2  # 2,000 GiB each
     assert plan(FIGURES, 25_000_000, given).cells == 3  # 2,500 a second, 0.5 ms each, half a core
     assert large.cost_of_a_thousand < small.cost_of_a_thousand
 
@@ -143,6 +147,7 @@ async def test_the_limit_that_is_met_first_is_told_first() -> None:
     assert [limit.a_day for limit in met] == sorted(limit.a_day for limit in met)
     assert met[0].what == "a core of `serve`"
     assert met[0].a_day == pytest.approx(625_000)
+    assert any("MongoDB" in limit.what and limit.a_day == pytest.approx(11.65e6, rel=0.01) for limit in met)
     slow = limits(replace(FIGURES, common_ms=50.0), given)
     assert "share" in slow[0].what
 
