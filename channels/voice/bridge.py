@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import structlog
-from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
+from picows import WSError, WSMsgType, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
 from channels.voice.call import events, ports
 from channels.voice.call.machine import Call
@@ -79,8 +79,8 @@ class ModelSocket(MessageSocket):
         """Leaves it out while the model's side does not keep up: late audio is worthless."""
         if self.is_congested:
             self._side.audio_dropped()
-        elif self._tap is None:
-            self._write(message)
+        elif self._tap is None and self._transport is not None:
+            self._transport.send(WSMsgType.TEXT, message)
         else:
             self.send(message)
 

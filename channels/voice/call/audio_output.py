@@ -179,10 +179,12 @@ class AudioOutput:
     whether it is playing.
     """
 
-    __slots__ = ("_line", "_remote_since", "_tracker", "_unknown", "line_plays", "transcript")
+    __slots__ = ("_line", "_remote_since", "_tracker", "_unknown", "audio_format", "line_plays", "transcript")
 
     def __init__(self, line: Line, wall: Callable[[], datetime], *, line_plays: bool) -> None:
         self.line_plays = line_plays
+        self.audio_format: AudioFormat | None = None
+        """Of what is played; None before a model is there, and when the call is over: nothing is played."""
         self._remote_since: float | None = None
         self.transcript = Transcript(wall)
         self._line = line
@@ -205,14 +207,14 @@ class AudioOutput:
         """Everything that was sent has been heard or thrown away."""
         return self._tracker.is_drained and not self.remote_playing
 
-    def play(self, audio: AgentAudio, audio_format: AudioFormat, now: float) -> bool:
+    def play(self, audio: AgentAudio, now: float) -> bool:
         """Hands audio in base64 to the line. Returns False when so much is waiting on the line, 180 seconds,
         that no more should be sent."""
-        if not self.line_plays:
+        if not self.line_plays or self.audio_format is None:
             return True
         payload = audio.payload
         self._line.play(payload)
-        audio_ms = duration_ms(payload, audio_format)
+        audio_ms = duration_ms(payload, self.audio_format)
         mark = self._tracker.add(audio.item_id, audio.content_index, audio_ms, now * 1000)
         if mark is None:
             return True

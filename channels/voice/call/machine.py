@@ -19,7 +19,6 @@ from channels.voice.call.events import AgentAudio
 from channels.voice.call.state import CallTermination, CallTimers, Counts, Keypad, Phase
 from flow_engine.values import JsonValue
 
-OVER = Phase.OVER  # looked up for every frame of audio
 SAY_GOODBYE = (
     "The call has reached its time limit and ends now. Say goodbye in one short sentence, in the language of "
     "the conversation."
@@ -47,6 +46,7 @@ class Call:
         self.settings: ports.SessionSettings | None = None
         self._dialogue = Dialogue(clock)
         self._responses = self._dialogue.responses
+        self._silenced = self._responses.silenced
         self._tools = self._dialogue.tools
         self._output = AudioOutput(line, wall, line_plays=line_plays)
         self._termination = CallTermination()
@@ -54,10 +54,9 @@ class Call:
         self._past_response: str | None = None
         """What the model was saying when the task was switched; it may still ask for tools of the old one."""
         self._timers = CallTimers(clock(), max_duration_s)
-        self._line_watch, self._model_watch = self._timers.line, self._timers.model
 
     def caller_audio(self, payload: events.Audio) -> None:
-        self._line_watch.events += 1
+        self._timers.line_heard = True
         model = self._dialogue.model
         if model is not None:
             model.append_audio(payload)
@@ -65,7 +64,7 @@ class Call:
             self.counts.unheard += self._dialogue.keep_audio(payload)
 
     def line_event(self, event: events.LineEvent) -> None:
-        self._line_watch.events += 1
+        self._timers.line_heard = True
         match event:
             case events.CallerAudio():
                 self.caller_audio(event.payload)
@@ -85,7 +84,7 @@ class Call:
         self, model: ports.ModelLink, settings: ports.SessionSettings, *, resumed: bool = False
     ) -> None:
         """A model is there. Resumed, it is sent the conversation so far, and goes on where that was."""
-        self.settings = settings
+        self._use(settings)
         self._dialogue.attach(model, settings, self._output.transcript.turn_of if resumed else None)
         self._dialogue.respond_if_due()
 
@@ -99,22 +98,18 @@ class Call:
         self._settle()
 
     def model_event(self, event: events.ModelEvent) -> None:
-        self._model_watch.events += 1
+        self._timers.model_heard = True
         if type(event) is not AgentAudio:
             if not self._take_words(event) and not self.is_over:
                 self._take(event)
             return
-        settings = self.settings
-        if (
-            settings is None
-            or self._termination.phase is OVER
-            or event.response_id in self._responses.silenced
-        ):
+        output = self._output
+        if output.audio_format is None or event.response_id in self._silenced:
             self.counts.late_audio += 1
             return
         if self._timers.turn_ended_at is not None:
             self.counts.response_seconds += self._timers.first_audio_s(self._clock())
-        if not self._output.play(event, settings.output_format, self._clock()):
+        if not output.play(event, self._clock()):
             self._dialogue.silence(event.response_id)
 
     def _take_words(self, event: events.ModelEvent) -> bool:
@@ -210,12 +205,17 @@ class Call:
 
     @property
     def is_over(self) -> bool:
-        return self._termination.phase is OVER
+        return self._termination.phase is Phase.OVER
 
     def reconfigure(self, settings: ports.SessionSettings) -> None:
-        self.settings = settings
+        self._use(settings)
         if self._dialogue.model is not None:
             self._dialogue.model.configure(settings)
+
+    def _use(self, settings: ports.SessionSettings) -> None:
+        self.settings = settings
+        if not self.is_over:
+            self._output.audio_format = settings.output_format
 
     def switch_task(self, settings: ports.SessionSettings, command: str | None) -> None:
         self._past_response = self._responses.active
@@ -272,6 +272,7 @@ class Call:
         """At once. From outside for what is nobody's wish: a lost side, the end of the program. What was said
         and the answers of tools under way are taken until `close`."""
         if self._termination.end():
+            self._output.audio_format = None
             self._hooks.over(reason)
 
     def tick(self) -> None:

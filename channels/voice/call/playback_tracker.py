@@ -60,13 +60,13 @@ class PlaybackTracker:
         "_confirmed_ms",
         "_generation",
         "_items",
-        "_last",
+        "_last_id",
         "_late_ms",
         "_mark_count",
         "_marked_ms",
         "_marks",
         "_plays_until",
-        "_sent_ms",
+        "_unmarked_ms",
         "_usual_delay_ms",
         "sounded",
     )
@@ -75,9 +75,8 @@ class PlaybackTracker:
         self.sounded: set[str] = set()
         """All items of which audio was ever sent."""
         self._items: deque[_Item] = deque()
-        self._last: _Item | None = None
+        self._last_id: str | None = None
         """Of `_items`."""
-        self._sent_ms = 0.0
         self._plays_until = 0.0
         self._late_ms = 0.0
         self._usual_delay_ms: float | None = None
@@ -85,20 +84,23 @@ class PlaybackTracker:
         self._marks: deque[tuple[str, float, float]] = deque()
         """Not returned yet: name, position, and when the position is played by what was worked out."""
         self._marked_ms = 0.0
+        """Position of the last mark."""
+        self._unmarked_ms = 0.0
+        """Sent since then."""
         self._confirmed_ms = 0.0
         self._mark_count = 0
 
     def add(self, item_id: str, content_index: int, audio_ms: float, now_ms: float) -> str | None:
         """`audio_ms` milliseconds of audio go to the line now. Returns the name of a mark to send behind
         them, None where none is due."""
-        item = self._last
-        if item is None or item.item_id != item_id:
-            item = self._begin(item_id, content_index)
-        self._sent_ms = item.ends_ms = sent_ms = self._sent_ms + audio_ms
+        # Every number kept here is an object to be fetched and replaced: two are enough for a frame.
+        if item_id != self._last_id:
+            self._begin(item_id, content_index)
+        self._unmarked_ms = unmarked_ms = self._unmarked_ms + audio_ms
         if now_ms >= self._plays_until + self._late_ms:
             self._plays_until, self._late_ms = now_ms, 0.0
         self._plays_until += audio_ms
-        return self._new_mark() if sent_ms - self._marked_ms >= MARK_EVERY_MS else None
+        return self._new_mark() if unmarked_ms >= MARK_EVERY_MS else None
 
     def item_ended(self, item_id: str) -> str | None:
         """No more audio of the item comes. Returns the name of a mark to send, None where no audio is
@@ -117,7 +119,7 @@ class PlaybackTracker:
 
     def mark_rest(self) -> str | None:
         """The name of a mark behind all audio, if there is none yet."""
-        return self._new_mark() if self._sent_ms > self._marked_ms else None
+        return self._new_mark() if self._unmarked_ms > 0.0 else None
 
     def mark_returned(self, name: str, now_ms: float) -> bool:
         """Whether the mark was one of this generation: its audio has been played. False for an unknown
@@ -135,17 +137,17 @@ class PlaybackTracker:
             self._usual_delay_ms = delay
         late = delay - self._usual_delay_ms
         self._late_ms = late if late > LATE_MS else 0.0
-        items = self._items
+        items = self._sent_items()
         while items and items[0].is_whole and items[0].ends_ms <= self._confirmed_ms:
             items.popleft()
         if not items:
-            self._last = None
+            self._last_id = None
         return True
 
     @property
     def is_drained(self) -> bool:
         """All audio that was sent has been confirmed as played, or thrown away."""
-        return not self._marks and self._marked_ms >= self._sent_ms
+        return not self._marks and self._unmarked_ms <= 0.0
 
     def heard_ms(self, now_ms: float) -> float:
         """The position in milliseconds up to which the caller has heard when a `clear` sent now arrives."""
@@ -162,7 +164,7 @@ class PlaybackTracker:
         had_audio = not self.is_drained
         audible: Cut | None = None
         unheard: list[str] = []
-        for item in self._items:
+        for item in self._sent_items():
             if item.is_whole and item.ends_ms <= heard:
                 continue
             heard_of_item = int(min(heard, item.ends_ms) - item.begins_ms)
@@ -172,33 +174,45 @@ class PlaybackTracker:
                 unheard.append(item.item_id)
         self._generation += 1
         self._items.clear()
-        self._last = None
+        self._last_id = None
         self._marks.clear()
         self._marked_ms = self._confirmed_ms = self._sent_ms
+        self._unmarked_ms = 0.0
         self._plays_until = now_ms
         self._late_ms = 0.0
         return Interruption(audible, tuple(unheard), had_audio)
 
     def sent_ms(self, item_id: str) -> float:
         """How many milliseconds of the item's audio were sent and are remembered; 0 for an unknown item."""
-        return sum(item.ends_ms - item.begins_ms for item in self._items if item.item_id == item_id)
+        return sum(item.ends_ms - item.begins_ms for item in self._sent_items() if item.item_id == item_id)
 
     def is_heard(self, item_id: str, now_ms: float) -> bool:
         """Whether the whole item has been played at `now_ms` milliseconds, as far as can be told."""
         heard = self.heard_ms(now_ms)
-        return all(item.is_whole and item.ends_ms <= heard for item in self._items if item.item_id == item_id)
+        items = self._sent_items()
+        return all(item.is_whole and item.ends_ms <= heard for item in items if item.item_id == item_id)
 
-    def _begin(self, item_id: str, content_index: int) -> _Item:
-        if self._last is not None:
-            self._last.is_whole = True
-        self._last = item = _Item(item_id, content_index, self._sent_ms, self._sent_ms)
-        self._items.append(item)
+    @property
+    def _sent_ms(self) -> float:
+        return self._marked_ms + self._unmarked_ms
+
+    def _sent_items(self) -> deque[_Item]:
+        """The items, the last one as far as it has been sent."""
+        if self._items:
+            self._items[-1].ends_ms = self._sent_ms
+        return self._items
+
+    def _begin(self, item_id: str, content_index: int) -> None:
+        items = self._sent_items()
+        if items:
+            items[-1].is_whole = True
+        items.append(_Item(item_id, content_index, self._sent_ms, self._sent_ms))
+        self._last_id = item_id
         self.sounded.add(item_id)
-        return item
 
     def _new_mark(self) -> str:
         self._mark_count += 1
         name = f"{self._generation}-{self._mark_count}"
-        self._marks.append((name, self._sent_ms, self._plays_until))
-        self._marked_ms = self._sent_ms
+        self._marked_ms, self._unmarked_ms = self._sent_ms, 0.0
+        self._marks.append((name, self._marked_ms, self._plays_until))
         return name

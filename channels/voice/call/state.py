@@ -65,20 +65,6 @@ class Counts:
             self.tokens_cached += usage.cached
 
 
-@dataclass(slots=True)
-class Watch:
-    """Notices that events stop, at the cost of an addition an event; times in seconds."""
-
-    since: float
-    events: int = 0
-    _seen: int = 0
-
-    def silent_s(self, now: float) -> float:
-        if self.events != self._seen:
-            self._seen, self.since = self.events, now
-        return now - self.since
-
-
 LINE_SILENT_S = 15.0
 MODEL_SILENT_S = 20.0
 """Without an event in the middle of a response."""
@@ -87,13 +73,21 @@ MODEL_SILENT_S = 20.0
 class CallTimers:
     """What a call does by the clock. Times are seconds of one monotonic clock."""
 
-    __slots__ = ("_quiet_since", "ends_at", "line", "model", "turn_ended_at")
+    __slots__ = (
+        "_line_since",
+        "_model_since",
+        "_quiet_since",
+        "ends_at",
+        "line_heard",
+        "model_heard",
+        "turn_ended_at",
+    )
 
     def __init__(self, now: float, max_duration_s: float) -> None:
         self.ends_at = now + max_duration_s
-        self.line = Watch(now)
-        self.model = Watch(now)
-        self._quiet_since = now
+        self._line_since = self._model_since = self._quiet_since = now
+        self.line_heard = self.model_heard = False
+        """To be set with each event: a flag costs less than a count, which is an object of its own."""
         self.turn_ended_at: float | None = None
         """Of the caller, while nothing of the response to it has been heard."""
 
@@ -111,10 +105,14 @@ class CallTimers:
         return [] if ended_at is None else [now - ended_at]
 
     def is_line_silent(self, now: float) -> bool:
-        return self.line.silent_s(now) >= LINE_SILENT_S
+        if self.line_heard:
+            self.line_heard, self._line_since = False, now
+        return now - self._line_since >= LINE_SILENT_S
 
     def is_model_silent(self, now: float) -> bool:
-        return self.model.silent_s(now) >= MODEL_SILENT_S
+        if self.model_heard:
+            self.model_heard, self._model_since = False, now
+        return now - self._model_since >= MODEL_SILENT_S
 
     def is_caller_silent(self, now: float, silence_s: float, *, calm: bool) -> bool:
         """Once for every `silence_s` seconds in which the call was calm."""

@@ -5,8 +5,6 @@ it; that is where most of the time of a bridge goes otherwise.
 """
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import structlog
@@ -23,10 +21,6 @@ CLOSE_WITHIN_S = 5.0
 _TEXT = WSMsgType.TEXT
 
 
-def _nowhere(_: bytes) -> None:
-    """Where a socket sends that is not connected, or not any more."""
-
-
 class MessageSocket(WSListener):
     """One connection. Subclasses handle `message` and `gone`; `gone` is called once. What the other side does
     not read is kept up to `MOST_UNSENT_BYTES` bytes; beyond that the connection is given up as failed.
@@ -34,12 +28,10 @@ class MessageSocket(WSListener):
 
     __slots__ = (
         "_closing",
-        "_is_gone",
         "_max_message",
         "_parts",
         "_transport",
         "_unreadable",
-        "_write",
         "is_congested",
         "said_goodbye",
     )
@@ -47,10 +39,10 @@ class MessageSocket(WSListener):
     def __init__(self, max_message: int) -> None:
         self._max_message = max_message
         self._transport: WSTransport | None = None
-        self._write: Callable[[bytes], None] = _nowhere
-        self._parts: list[bytes] = []
+        """While it is connected."""
+        self._parts: list[bytes] | None = None
+        """Of a message that comes in several frames."""
         self._unreadable = 0
-        self._is_gone = False
         self._closing: asyncio.TimerHandle | None = None
         self.is_congested = False
         self.said_goodbye = False
@@ -63,17 +55,20 @@ class MessageSocket(WSListener):
         raise NotImplementedError
 
     def send(self, message: bytes) -> None:
-        if self.is_congested and self._is_full():
+        transport = self._transport
+        if transport is None:
+            return
+        if self.is_congested and transport.underlying_transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
             log.warning("socket_given_up", reason="the other side does not read")
             self.drop()
         else:
-            self._write(message)
+            transport.send(_TEXT, message)
 
     def close(self) -> None:
         """Send what is waiting, say goodbye, and see that the connection ends within seconds. Never
         raises."""
         transport = self._transport
-        if transport is not None and not self._is_gone and self._closing is None:
+        if transport is not None and self._closing is None:
             transport.send_close(WSCloseCode.OK)
             transport.disconnect()
             loop = asyncio.get_running_loop()
@@ -92,40 +87,34 @@ class MessageSocket(WSListener):
             log.warning("socket_given_up", reason="the other side sends garbage")
             self.drop()
 
-    def _is_full(self) -> bool:
-        transport = self._transport
-        if transport is None or self._is_gone:
-            return False
-        return transport.underlying_transport.get_write_buffer_size() > MOST_UNSENT_BYTES
-
     # picows ----------------------------------------------------------------------------------------
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
-        self._write = partial(transport.send, _TEXT)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if kind == _TEXT and frame.fin and not self._parts:
+        if kind is _TEXT and frame.fin and self._parts is None:
             self.message(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
             self.said_goodbye = True
             transport.send_close(frame.get_close_code())
             transport.disconnect()
         elif kind in (_TEXT, WSMsgType.CONTINUATION):
-            self._parts.append(frame.get_payload_as_bytes())
-            if sum(map(len, self._parts)) > self._max_message:
+            parts = self._parts = [] if self._parts is None else self._parts
+            parts.append(frame.get_payload_as_bytes())
+            if sum(map(len, parts)) > self._max_message:
                 log.warning("socket_given_up", reason="a message is too large")
                 self.drop()
             elif frame.fin:
-                whole, self._parts = b"".join(self._parts), []
-                self.message(whole)
+                self._parts = None
+                self.message(b"".join(parts))
         elif kind == WSMsgType.BINARY:
             self.unreadable("a binary frame")
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        if not self._is_gone:
-            self._is_gone, self._write = True, _nowhere
+        if self._transport is not None:
+            self._transport = None
             if self._closing is not None:
                 self._closing.cancel()
             task = asyncio.get_running_loop().create_task(_settled(transport))
