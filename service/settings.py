@@ -15,6 +15,7 @@ from flow_engine.documents.findings import problems_of
 from flow_engine.errors import CallTheOperator, CorrectTheInput
 from service import late
 
+PREFIX = "FLOW_ENGINE_"
 _REDIS = ("redis", "rediss")
 _MONGO = re.compile(r"mongodb(\+srv)?://[^/?#\s]")
 _WEB = re.compile(r"https?://[^/?#\s]")
@@ -23,9 +24,7 @@ _Read = TypeVar("_Read", bound=BaseSettings)
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(
-        env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore", env_ignore_empty=True
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
 
     redis_url: str | None = Field(
         default=None, description="Redis for conversations, redis:// or rediss://; unset: inside this process"
@@ -229,7 +228,7 @@ _HIDDEN = "***"
 
 def variable_of(name: str) -> str:
     """The environment variable of a field."""
-    return f"FLOW_ENGINE_{name.upper()}"
+    return f"{PREFIX}{name.upper()}"
 
 
 def shown_value(name: str, value: object) -> str:

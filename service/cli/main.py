@@ -4,7 +4,9 @@ Exit codes of every command: 0 done, 1 something was found wrong, 2 it could not
 """
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -18,7 +20,7 @@ from typer.core import TyperGroup
 from flow_engine.errors import CallTheOperator, FlowEngineError
 from service import late
 from service.cli import flow, gateway, importing, mail, voice, workspace
-from service.settings import Settings, read_settings, shown_value, variable_of
+from service.settings import PREFIX, Settings, read_settings, shown_value, variable_of
 
 _WHERE = {
     "memory_unavailable": "; it is looked for at FLOW_ENGINE_REDIS_URL",
@@ -66,6 +68,7 @@ def main(
     ] = False,
 ) -> None:
     """Versioned conversational flows, and the agents that talk by them."""
+    _warn_of_misspelt_variables()
 
 
 HOST = Annotated[str, typer.Option(help="Address to listen on; others than loopback need API keys.")]
@@ -112,15 +115,34 @@ def mcp() -> None:
 @app.command("settings")
 def show_settings() -> None:
     """Print every setting with its value and its default."""
-    console, agent = Console(soft_wrap=False), late.voice_settings
-    console.print(_table("serve and worker", read_settings(Settings), variable_of))
-    console.print(_table("chat serve", read_settings(late.chat_settings.ChatSettings), variable_of))
-    gateway_settings = read_settings(late.gateway_settings.GatewaySettings)
-    console.print(_table("gateway serve", gateway_settings, variable_of))
-    own = read_settings(late.workspace_settings.WorkspaceSettings)
-    console.print(_table("workspace", own, variable_of))
-    of_agent = read_settings(agent.VoiceSettings, agent.variable_of)
-    console.print(_table("voice serve", of_agent, agent.variable_of))
+    console = Console(soft_wrap=False)
+    for title, kind, variable in _kinds_of_settings():
+        console.print(_table(title, read_settings(kind, variable), variable))
+
+
+def _kinds_of_settings() -> Sequence[tuple[str, type[BaseSettings], Callable[[str], str]]]:
+    agent = late.voice_settings
+    return (
+        ("serve and worker", Settings, variable_of),
+        ("chat serve", late.chat_settings.ChatSettings, variable_of),
+        ("gateway serve", late.gateway_settings.GatewaySettings, variable_of),
+        ("workspace", late.workspace_settings.WorkspaceSettings, variable_of),
+        ("voice serve", agent.VoiceSettings, agent.variable_of),
+        ("voice manager", late.voice_manager.ManagerSettings, variable_of),
+    )
+
+
+def _warn_of_misspelt_variables() -> None:
+    """Of those that a setting is nearly called. Others may be anybody's: a key that a configuration names,
+    or what Kubernetes tells of a Service that is called flow-engine."""
+    unknown = {name for name in map(str.upper, os.environ) if name.startswith(PREFIX)}
+    if not (unknown := unknown - {*map(variable_of, Settings.model_fields)}):
+        return
+    known = {name(field) for _, kind, name in _kinds_of_settings() for field in kind.model_fields}
+    ends = [name.removeprefix(PREFIX) for name in known]
+    for name in sorted(unknown - known):
+        for nearest in get_close_matches(name.removeprefix(PREFIX), ends, 1, cutoff=0.8):
+            typer.echo(f"flow-engine: warning: {name} is no setting; is {PREFIX}{nearest} meant?", err=True)
 
 
 def _table(title: str, settings: BaseSettings, variable: Callable[[str], str]) -> Table:

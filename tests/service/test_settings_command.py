@@ -12,6 +12,7 @@ from channels.voice.server.settings import VoiceSettings, variable_of
 from channels.workspace.assistant import WorkspaceSettings
 from service.cli import app
 from service.settings import Settings
+from service.voice_manager import ManagerSettings
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,8 @@ def test_every_setting_of_every_program_is_shown(monkeypatch: pytest.MonkeyPatch
     for name, field in VoiceSettings.model_fields.items():
         assert f" {variable_of(name)} " in shown
         assert field.description in shown
+    for name in ManagerSettings.model_fields:
+        assert f"FLOW_ENGINE_{name.upper()} " in shown
     assert "17" in shown
     assert "sk-secret" not in shown
 
@@ -41,6 +44,32 @@ def test_a_wrong_setting_of_the_agent_is_named_by_its_variable(
     done = CliRunner().invoke(app, ["settings"])
     assert done.exit_code == 2
     assert "FLOW_ENGINE_VOICE_MAX_CALLS: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("FLOW_ENGINE_REDIS_ULR", "FLOW_ENGINE_REDIS_URL"),
+        ("FLOW_ENGINE_MONGODB_URL", "FLOW_ENGINE_MONGO_URL"),
+        ("FLOW_ENGINE_API_KEY_FILE", "FLOW_ENGINE_API_KEYS_FILE"),
+        ("FLOW_ENGINE_VOICE_MAXCALLS", "FLOW_ENGINE_VOICE_MAX_CALLS"),
+    ],
+)
+def test_a_misspelt_variable_is_told_with_the_one_that_is_meant(
+    variable: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # F46
+    monkeypatch.setenv(variable, "redis://cache:6379")
+    done = CliRunner().invoke(app, ["settings"])
+    assert done.stderr == f"flow-engine: warning: {variable} is no setting; is {meant} meant?\n"
+    assert done.exit_code == 0
+
+
+def test_variables_of_others_are_no_concern(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that a configuration names, and what Kubernetes tells of a Service."""
+    for ending in ("KEY_OF_HOTEL", "SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_8080_TCP_ADDR"):
+        monkeypatch.setenv(f"FLOW_ENGINE_{ending}", "10.0.0.1")
+    monkeypatch.setenv("flow_engine_redis_url", "redis://cache:6379")
+    assert CliRunner().invoke(app, ["settings"]).stderr == ""
 
 
 @pytest.mark.parametrize("kind", [Settings, ChatSettings, GatewaySettings, WorkspaceSettings])
