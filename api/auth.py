@@ -171,7 +171,9 @@ def authenticator_for(keys: Path | None, host: str, origins: Collection[str] = (
         try:
             return Keyring.parse(keys.read_bytes())
         except OSError as error:
-            raise CallTheOperator("api_keys_unreadable", f"the file of API keys: {error.strerror}") from error
+            raise CallTheOperator(
+                "api_keys_unreadable", f"the file of API keys {keys}: {error.strerror}"
+            ) from error
     try:
         loopback = host == "localhost" or ip_address(host).is_loopback
     except ValueError:

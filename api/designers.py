@@ -142,7 +142,7 @@ class DesignerRoutes:
         return answer_response(reply)
 
     async def history(self, call: Call) -> Response:
-        limit = call.whole_number("limit", at_most=CHANGES_AT_MOST) or CHANGES
+        limit = call.limit(CHANGES, at_most=CHANGES_AT_MOST)
         flow = await self._flow_service.get_flow(call.tenant_id, call.path("flow_id"))
         changes = flow_changes(flow)
         return json_response(
@@ -280,7 +280,7 @@ class DesignerRoutes:
                     Parameter(
                         "limit",
                         f"At most so many changes, {CHANGES} if not given",
-                        {"type": "integer", "minimum": 0, "maximum": CHANGES_AT_MOST},
+                        {"type": "integer", "minimum": 1, "maximum": CHANGES_AT_MOST},
                     ),
                 ),
                 reply=FlowHistoryReply,

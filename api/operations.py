@@ -166,12 +166,12 @@ BEFORE = Parameter("before", "The 'nextBefore' of the page before")
 LIMIT = Parameter(
     "limit",
     f"Rows of a page, {ROWS} if not given",
-    {"type": "integer", "minimum": 0, "maximum": ROWS_AT_MOST},
+    {"type": "integer", "minimum": 1, "maximum": ROWS_AT_MOST},
 )
 
 
 def page_limit(call: Call) -> int:
-    return call.whole_number("limit", at_most=ROWS_AT_MOST) or ROWS
+    return call.limit(ROWS, at_most=ROWS_AT_MOST)
 
 
 def watched(

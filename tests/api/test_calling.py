@@ -291,10 +291,11 @@ class TestWhichDoor:
         assert door.authenticate(bearer(KEY)).may("privacy")  # F43
 
     def test_one_that_is_not_there_is_told(self, tmp_path: Path) -> None:
-        error = refused(lambda: authenticator_for(tmp_path / "none.json", "localhost"))
+        file = tmp_path / "none.json"
+        error = refused(lambda: authenticator_for(file, "localhost"))
         assert (error.code, error.detail) == (
             "api_keys_unreadable",
-            "the file of API keys: No such file or directory",
+            f"the file of API keys {file}: No such file or directory",
         )
 
 

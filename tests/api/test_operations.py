@@ -54,6 +54,12 @@ async def flow_of(scene: Scene) -> str:
     return (await get(scene, "flows"))[0]["id"]
 
 
+async def test_a_page_of_nothing_is_refused(scene: Scene) -> None:
+    for path in ("jobs", "dead-letters", "events", "model-calls", f"flows/{await flow_of(scene)}/history"):
+        reply = await scene.http.get(f"/v1/{path}?limit=0")
+        assert (reply.status_code, reply.json()["code"]) == (422, "limit_invalid"), path
+
+
 async def buried(scene: Scene, tenant: str = "default", conversation: str = "conv-1") -> None:
     schedule = RedisJobSchedule(scene.memory.driver)
     job = Job("mine", ConversationRef(tenant, conversation))
