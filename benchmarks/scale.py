@@ -149,13 +149,15 @@ async def installation(cores: Cores, *, processes: int = 1, nodes: int = 1) -> A
             redis = [await stack.enter_async_context(redis_server(core=cores.rest, aof=False))]
         else:
             redis = await stack.enter_async_context(redis_cluster(nodes, core=cores.rest))
-        settings = {"FLOW_ENGINE_REDIS_CLUSTER": str(nodes > 1).lower()}
+        folder = stack.enter_context(TemporaryDirectory(prefix="flow-bench-data-"))
+        settings = {
+            "FLOW_ENGINE_REDIS_CLUSTER": str(nodes > 1).lower(),
+            "FLOW_ENGINE_DATA_DIR": folder,
+        }
         port, core = redis[0].port, cores.service
         service = await stack.enter_async_context(
             service_process(port, core=core, unsafe=True, log_level="warning", workers=processes, **settings)
         )
-        folder = stack.enter_context(TemporaryDirectory(prefix="flow-bench-archive-"))
-        settings["FLOW_ENGINE_DATA_DIR"] = folder
         worker = await stack.enter_async_context(
             worker_process(port, core=core, log_level="warning", **settings)
         )

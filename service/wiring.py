@@ -164,9 +164,11 @@ def kept_journal(
     connection = database.connection
     sqlite = isinstance(connection, SqliteDatabase)
     archive = SqliteArchive(connection) if sqlite else late.mongo_archive.MongoArchive(connection)
-    kept = timedelta(days=settings.journal_days)
-    schedule = RedisJobSchedule(memory.driver).schedule
-    return KeptJournal(memory.journal, memory.listing, archive, versions, clock, kept, schedule)
+    return KeptJournal(
+        *(memory.journal, memory.listing, archive, database.flows, versions, clock),
+        kept=timedelta(days=settings.journal_days),
+        schedule=RedisJobSchedule(memory.driver).schedule,
+    )
 
 
 def agent_runs(database: FlowDatabase, clock: Clock) -> AgentRuns:

@@ -1,7 +1,8 @@
 """Journals beyond their stay in Redis: the job that archives them, and a journal that is read from either.
 
 1. A commit to a closed conversation leaves a job, which copies what the archive has not yet: at least once,
-   and the same again changes nothing. Then Redis lets go of the entries, most of what a conversation takes.
+   and the same again changes nothing. Then Redis lets go of the entries, most of what a conversation takes,
+   unless the database has not its flow: then it is this worker's own, and whoever is asked reads another.
 2. The archive is asked for what Redis has let go of, and of a conversation that Redis has forgotten.
 3. What ended longer ago than it is kept is not told, and is removed by a job of the hour in which the term
    ends: each archiving writes that down, and all of an hour make one.
@@ -15,9 +16,10 @@ from datetime import datetime, timedelta
 
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
-from flow_engine.ports.flow_store import ArchivedPart, ArchivedStart, ArchiveTerm, JournalArchive
+from flow_engine.ports.flow_store import ArchivedPart, ArchivedStart, ArchiveTerm, FlowStore, JournalArchive
 from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.runtime.journal import JournalEntry, ReleasingJournal, states_of
+from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.session import Session
 from flow_engine.use_cases.delivery import Schedule
 from flow_engine.use_cases.versions_in_use import Versions
@@ -25,6 +27,7 @@ from flow_engine.use_cases.versions_in_use import Versions
 LISTED_AT_ONCE = 200
 PRUNED_AT_ONCE = 200
 """Parts that one statement removes."""
+FLOWS_KEPT = 1_024
 CLOCKS_DIFFER = timedelta(minutes=1)
 """Redis expires keys by its own clock."""
 
@@ -44,8 +47,10 @@ class KeptJournal:
         journal: ReleasingJournal,
         listing: ConversationList,
         archive: JournalArchive,
+        flows: FlowStore,
         versions: Versions,
         clock: Clock,
+        *,
         kept: timedelta,
         schedule: Schedule,
     ) -> None:
@@ -53,6 +58,8 @@ class KeptJournal:
         self._journal = journal
         self._listing = listing
         self._archive = archive
+        self._flows = flows
+        self._at_home = Kept[tuple[str, str], bool](FLOWS_KEPT)
         self._clock = clock
         self._kept = kept
         self._schedule = schedule
@@ -168,9 +175,19 @@ class KeptJournal:
             await self._schedule(prune_due(term.kept_until))
             if not await self._archive.put(conversation, fresh, origin, term):
                 return
-        if session is not None and session.closed:
+        if (
+            session is not None
+            and session.closed
+            and await self._has_flow(conversation.tenant_id, session.flow_id)
+        ):
             kept = term.kept_until + CLOCKS_DIFFER - self._clock.now()
             await self._journal.release(conversation, parts[-1].last, kept=kept)
+
+    async def _has_flow(self, tenant_id: str, flow_id: str) -> bool:
+        known = self._at_home.get((tenant_id, flow_id))
+        if known is None and (known := await self._flows.get(tenant_id, flow_id) is not None):
+            self._at_home.put((tenant_id, flow_id), True)
+        return known
 
     async def prune(self, job: Job) -> None:
         """Handler of `prune` jobs: removes everything whose term is over by now."""

@@ -213,6 +213,15 @@ async def test_redis_keeps_what_the_archive_would_keep_for_less(scene: Scene) ->
     assert len(await stored_journal(scene)) == 3
 
 
+async def test_redis_keeps_what_another_process_would_look_for_in_its_own_database(scene: Scene) -> None:
+    await scene.started()
+    await scene.end()
+    connection: Any = scene.flows.connection
+    await connection.rows("DELETE FROM flows", ())
+    await worked(scene)
+    assert (await archived(scene), len(await stored_journal(scene))) == ([("conv-1", 1, 3)], 3)
+
+
 async def test_it_waits_in_redis_until_the_archive_has_it(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
