@@ -45,7 +45,8 @@ ROUNDS = 3
 RESTS_S = 3.0
 OFF_AT_MOST = 1 / 3
 SETTLED_WITHIN_S = 60.0
-SOON = timedelta(seconds=10)
+SOON = timedelta(seconds=20)
+"""Longer than a job that is being done is kept for its worker."""
 
 
 @dataclass(frozen=True, slots=True)
