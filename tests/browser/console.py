@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.request import Request, urlopen
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import ConsoleMessage, Page, TimeoutError, expect, sync_playwright
 
 from api.console import BUILT
 from tests.api.harness import CALL, clinic
@@ -85,6 +85,18 @@ class Console:
             SHOTS.mkdir(exist_ok=True)
             self.page.screenshot(path=SHOTS / f"console-{name}.png")
 
+    def told(self) -> str:
+        """What a wait in vain does not say of itself: a page that computes, or one that is not drawn."""
+
+        def comes(polling: float | Literal["raf"]) -> bool:
+            try:
+                self.page.wait_for_function("true", polling=polling, timeout=3_000)
+            except TimeoutError:
+                return False
+            return True
+
+        return f"scripts run: {comes(100)}, frames come: {comes('raf')}, errors: {self.errors}"
+
     def was_clean(self) -> None:
         assert (self.errors, self.foreign) == ([], []), (self.errors, self.foreign)
 
@@ -99,7 +111,12 @@ def opened_console(
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
             context = browser.new_context(viewport=WIDTHS[width], locale=locale)  # type: ignore[arg-type]
-            yield Console(context.new_page(), base)
+            console = Console(context.new_page(), base)
+            try:
+                yield console
+            except TimeoutError as in_vain:
+                in_vain.add_note(console.told())
+                raise
         finally:
             browser.close()
 
