@@ -159,27 +159,26 @@ class KeptJournal:
         """Handler of `archive` jobs. Of a conversation that is not stored any more it does nothing."""
         conversation = job.conversation
         parts = await self._journal.packed(conversation)
+        if not parts:
+            return
         known = {part.first: part for part in await self._archive.parts(conversation)}
         if any(part.first in known and known[part.first].began != part.began for part in parts):
             await self._archive.remove(conversation, removed_at=None)  # another one of the same id
             known.clear()
         fresh = [part for part in parts if part.first not in known or known[part.first].last < part.last]
-        if not parts:
-            return
-        ending = self._journal.unpacked(parts[-1])
+        begun = self._journal.unpacked(parts[0])
+        ending = begun if len(parts) == 1 else self._journal.unpacked(parts[-1])
         session = states_of(ending)[1].session
         term = await self._term(conversation, session, ending[-1].at)
         if fresh:
-            asked = self._journal.unpacked(parts[0])[0].input
+            asked = begun[0].input
             origin = str(asked["conversationId"]) if asked["op"] == "fork" else ""
             await self._schedule(prune_due(term.kept_until))
             if not await self._archive.put(conversation, fresh, origin, term):
                 return
-        if (
-            session is not None
-            and session.closed
-            and await self._has_flow(conversation.tenant_id, session.flow_id)
-        ):
+        if session is None or not session.closed:
+            return
+        if await self._has_flow(conversation.tenant_id, session.flow_id):
             kept = term.kept_until + CLOCKS_DIFFER - self._clock.now()
             await self._journal.release(conversation, parts[-1].last, kept=kept)
 
