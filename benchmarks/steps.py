@@ -64,6 +64,12 @@ class _Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def pause_reading(self) -> None:
+        """A large body, which has arrived whole all the same."""
+
+    def resume_reading(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
