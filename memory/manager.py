@@ -15,24 +15,22 @@ import orjson
 
 from flow_engine.errors import CallTheOperator, ReloadAndDecide, unknown_conversation
 from flow_engine.idempotency import IdempotencyKey
-from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
+from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job, JobKind
 from flow_engine.runtime import storage
 from flow_engine.runtime.memory import (
     MemoryEntry,
     PreviousContact,
     decode_previous_contact,
-    encode_entry,
-    encode_previous_contact,
     merge,
 )
-from flow_engine.runtime.mining_state import NOTHING_MINED, decode_mining, encode_mining
-from flow_engine.runtime.session import Session, decode_session, encode_session
+from flow_engine.runtime.mining_state import NOTHING_MINED, decode_mining
+from flow_engine.runtime.session import Session, decode_session
 from memory import codec
-from memory.driver import Argument, Driver, Script, Value
-from memory.erasing import EARLY_JOB_DELAY, REPLY_LIFETIME_S, Eraser
+from memory.commit import HELD_ARGUMENTS, commit_arguments, weight
+from memory.driver import Driver, Script
+from memory.erasing import EARLY_JOB_DELAY, Eraser
 from memory.held import HeldConversations
-from memory.journal import journal_arguments
 from memory.keys import (
     JOBS_KEY,
     NAMES_KEPT,
@@ -42,11 +40,6 @@ from memory.keys import (
     index_key,
 )
 
-TURNS_KEPT = 1_000
-"""The newest messages of a conversation, as far as MAX_TURN_BYTES hold them."""
-MESSAGES_KEPT = 10_000
-"""So many messages are known again, at least half as many: beyond it the older half is forgotten."""
-
 FORKS_LIFETIME_S = 400 * 24 * 60 * 60
 """For how long after the last fork the forks of a conversation are known, in seconds."""
 
@@ -55,16 +48,6 @@ DEFINITION_RENEWED_EVERY = timedelta(minutes=1)
 as they are."""
 
 _FOUND_UNDONE: tuple[JobKind, ...] = ("relay", "mine")
-
-_HELD_ARGUMENTS = (
-    "new_tenant",
-    "new_variables",
-    "added_variables",
-    "set_tools",
-    "set_mined",
-    "previous_contacts",
-    "mining",
-)
 
 _LOAD = Script.read("load")
 
@@ -201,8 +184,7 @@ class MemoryManager:
             await self._note_fork(conversation, changes)
         self._commits += 1
         stamp = f"{self._process}{self._commits:x}"
-        arguments = _arguments(conversation, keys, changes, stamp)
-        arguments |= journal_arguments(conversation, changes, arguments)
+        arguments = commit_arguments(conversation, keys, changes, stamp)
         verdict, *rest = await self._driver.run(self._commit, script_keys, arguments, confirmed=True)
         if not single_node:
             await self._write_down(hurried)  # whatever the verdict: an earlier commit may have died here
@@ -220,8 +202,8 @@ class MemoryManager:
                 self._held.written(
                     conversation,
                     changes,
-                    session_bytes=_weight(arguments, "session"),
-                    rest_bytes=_weight(arguments, *_HELD_ARGUMENTS),
+                    session_bytes=weight(arguments, "session"),
+                    rest_bytes=weight(arguments, *HELD_ARGUMENTS),
                     memory_revision=int(memory_revision),
                     state_before=state_before or changes.expected_state,
                     state=state,
@@ -354,121 +336,3 @@ class RedisDefinitions:
     async def put(self, tenant_id: str, content_hash: str, document: bytes, lifetime_s: int) -> None:
         key = definition_key(tenant_id, content_hash)
         await self._driver.set(key, document, lifetime_s=2 * lifetime_s)
-
-
-def _arguments(
-    conversation: ConversationRef, keys: ConversationKeys, changes: storage.Changes, stamp: str
-) -> dict[str, Argument]:
-    """What commit.lua takes, by the names that it has there: what is not wanted is left out."""
-    args: dict[str, Argument] = {
-        "expected_revision": changes.expected_revision,
-        "lifetime": changes.lifetime_s,
-        "stamp": stamp,
-    }
-    session, new_memory = changes.session, changes.new_memory
-    if changes.expected_memory_revision is not None:
-        args["expected_memory_revision"] = changes.expected_memory_revision
-    if changes.expected_state:
-        args["expected_state"] = changes.expected_state
-    if session is not None:
-        args["new_revision"] = session.revision
-        args["session"] = encode_session(session)
-        args["version_id"] = session.version_id
-    if new_memory is not None:
-        args["reset"] = "1"
-        args["new_tenant"] = orjson.dumps(new_memory.tenant)
-        args["new_variables"] = _flat(new_memory.variables)
-    if changes.set_tools:
-        args["set_tools"] = _flat(changes.set_tools)
-    if changes.set_mined:
-        args["set_mined"] = _flat(changes.set_mined)
-    if changes.added_variables:
-        args["added_variables"] = _flat(changes.added_variables)
-    if changes.set_tools or changes.set_mined or new_memory is not None:
-        # That the memory has changed, but for its revision, which the script knows; and when it did.
-        revision = changes.expected_revision if session is None else session.revision
-        told = orjson.dumps(conversation.conversation_id), revision
-        args["notice_channel"] = keys.notices
-        args["notice_head"] = b'{"conversationId":%b,"revision":%d,"memoryRevision":' % told
-        args["now"] = codec.encode_instant(changes.now)
-    if changes.events:
-        args["events"] = changes.events
-    if changes.jobs:
-        args["jobs"] = [part for d in changes.jobs for part in (due_score(d.due_at), d.job.name)]
-    if changes.idempotency is not None:
-        args |= _kept_reply(changes, changes.idempotency)
-    args |= _seldom(changes)
-    return args
-
-
-def _seldom(changes: storage.Changes) -> dict[str, Argument]:
-    """Of the arguments those that few commits have."""
-    args: dict[str, Argument] = {}
-    if changes.previous_contacts:
-        args["previous_contacts"] = [encode_previous_contact(each) for each in changes.previous_contacts]
-    if changes.rewrite_previous_contacts:
-        args["rewrite_previous"] = "1"
-    if changes.turn is not None:
-        args |= _message(changes.turn)
-    if changes.mining is not None:
-        args["mining"] = encode_mining(changes.mining)
-    if changes.expected_mining_revision is not None:
-        args["expected_mining_revision"] = changes.expected_mining_revision
-    if changes.former is not None:
-        args["former_name"] = changes.former.name
-        args["former"] = codec.encode_former(changes.former)
-    if changes.forget_former is not None:
-        args["forget_former"] = changes.forget_former
-    if changes.trace is not None:
-        args["trace"] = changes.trace
-    return args
-
-
-def _kept_reply(changes: storage.Changes, idempotency: IdempotencyKey) -> Mapping[str, Argument]:
-    """What a repetition of the request will get."""
-    reply, seen = changes.reply, changes.on_seen
-    args: dict[str, Argument] = {
-        "reply_prefix": codec.encode_reply_head(idempotency.fingerprint, reply.status),
-        "reply_lifetime": REPLY_LIFETIME_S,
-        "reply_head": reply.head,
-    }
-    if reply.tail is not None:
-        args |= {"reply_has_tail": "1", "reply_tail": reply.tail}
-    if seen is not None:
-        args["reply_when_seen"] = codec.encode_reply_head(idempotency.fingerprint, seen.status) + seen.head
-    return args
-
-
-def _message(turn: DialogueTurn) -> Mapping[str, Argument]:
-    return {
-        "message_id": turn.message_id,
-        "message": turn.name,
-        "turn": codec.encode_turn(turn),
-        "turns_kept": TURNS_KEPT,
-        "turn_bytes_kept": storage.MAX_TURN_BYTES,
-        "messages_kept": MESSAGES_KEPT,
-        "is_user_turn": "1" if is_user_turn(turn) else "0",
-    }
-
-
-def _weight(arguments: Mapping[str, Any], *names: str) -> int:
-    """The bytes of these arguments, which are texts and lists of texts, as far as they are there."""
-    weight = 0
-    for name in names:
-        if name in arguments:
-            value = arguments[name]
-            weight += len(value) if isinstance(value, bytes) else sum(map(len, value))
-    return weight
-
-
-def _flat(entries: Mapping[str, MemoryEntry]) -> Sequence[Value]:
-    """Id, entry, id, entry, … An entry that several variables share, as all empty ones of a type, is encoded
-    once."""
-    texts: dict[int, bytes] = {}
-    flat: list[Value] = []
-    for var_id, entry in entries.items():
-        text = texts.get(id(entry))
-        if text is None:
-            text = texts[id(entry)] = encode_entry(entry)
-        flat += (var_id, text)
-    return flat

@@ -35,14 +35,15 @@ from flow_engine.runtime.storage import (
     Outcome,
     ReplyTemplate,
 )
+from memory import commit as commit_module
 from memory import connection, in_process
-from memory import manager as manager_module
 from memory.codec import encode_turn
+from memory.commit import TURNS_KEPT
 from memory.connection import RedisMemory, connect
 from memory.driver import Script
 from memory.in_process import embedded
 from memory.keys import ConversationKeys, definition_key
-from memory.manager import TURNS_KEPT, MemoryManager, RedisDefinitions
+from memory.manager import MemoryManager, RedisDefinitions
 from tests.memory.conversation_samples import (
     HASH,
     LIFETIME_S,
@@ -373,7 +374,7 @@ class TestMessages:
     async def test_no_more_are_known_than_are_bounded(
         self, talk: Conversation, monkeypatch: pytest.MonkeyPatch
     ) -> None:  # A16
-        monkeypatch.setattr(manager_module, "MESSAGES_KEPT", 10)
+        monkeypatch.setattr(commit_module, "MESSAGES_KEPT", 10)
         await talk.start()
         for number in range(25):
             await talk.commit(1, turn=turn(f"m{number}"))
