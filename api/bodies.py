@@ -18,7 +18,7 @@ from flow_engine.documents.findings import Problem, nearest, problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.ports.flow_store import GuardMetric
 from flow_engine.runtime.human_part import LONGEST_TEXT, text_fault
-from flow_engine.use_cases.dialogue import Utterance
+from flow_engine.use_cases.dialogue import Utterance, body_fault
 from flow_engine.use_cases.splits import MOST_SIDES
 from flow_engine.values import JsonValue, ValueRejected, check_json
 from flow_engine.vocabulary import Channel, HumanOutcome, Source, UtteranceType
@@ -45,10 +45,15 @@ def _in_utc(instant: datetime) -> datetime:
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
-def _text_or_sound(value: object, read: pydantic.ValidatorFunctionWrapHandler) -> str | Mapping[str, object]:
+def _text_or_sound(
+    value: object, read: pydantic.ValidatorFunctionWrapHandler, info: pydantic.ValidationInfo
+) -> str | Mapping[str, object]:
     """One finding, at the property itself, where a union would have one for each of its types."""
     if not isinstance(value, (str, dict)):
         raise PydanticCustomError("text_or_object_type", "Input should be a valid string or an object")
+    fault = body_fault(info.data.get("type"), cast("object", value))
+    if fault is not None:
+        raise ValueError(fault)
     taken: str | Mapping[str, object] = read(value)
     return taken if isinstance(taken, str) else _sound(taken)
 
@@ -70,6 +75,14 @@ class Body(pydantic.BaseModel):
     )
 
 
+_REFUSED = object()
+"""In place of a field that cannot be taken, where another is looked at beside it."""
+
+_OF_SEVERAL = "of_several"
+"""The kind of a breach that fields make together, told at the last of them: pydantic looks at a whole body
+only where each of its fields can be taken, and so would tell it in another round."""
+
+
 class HandleNewContact(Body):
     """A version is named by `conversationalFlowVersionId`, or by `flowId` and `tag`."""
 
@@ -77,20 +90,24 @@ class HandleNewContact(Body):
     conversation_id: Id
     conversational_flow_version_id: Id | None = None
     flow_id: Id | None = None
-    tag: Id | None = None
+    tag: Id | None = pydantic.Field(default=None, validate_default=True)
     channel: Channel
     tenant: Facts = pydantic.Field(default_factory=dict[str, object])
     contact: Facts = pydantic.Field(default_factory=dict[str, object])
     language: Name | None = None
 
-    @pydantic.model_validator(mode="after")
-    def _one_version(self) -> HandleNewContact:
-        by_tag = self.flow_id is not None and self.tag is not None
-        if (self.conversational_flow_version_id is None) != by_tag or (self.flow_id is None) != (
-            self.tag is None
+    @pydantic.field_validator("tag")
+    @classmethod
+    def _one_version(cls, tag: str | None, info: pydantic.ValidationInfo) -> str | None:
+        version, flow = (
+            info.data.get(name, _REFUSED) for name in ("conversational_flow_version_id", "flow_id")
+        )
+        if _REFUSED not in (version, flow) and (
+            (flow is None) != (tag is None) or (version is None) == (flow is None)
         ):
-            raise ValueError("give either 'conversationalFlowVersionId', or 'flowId' and 'tag'")
-        return self
+            fault = "give either 'conversationalFlowVersionId', or 'flowId' and 'tag'"
+            raise PydanticCustomError(_OF_SEVERAL, fault)
+        return tag
 
 
 class ChangeTask(Body):
@@ -240,6 +257,9 @@ class SplitGuard(Body):
     minimum: Annotated[int, pydantic.Field(ge=1, le=1_000_000)]
 
 
+_Split = tuple[SplitShare, ...] | None
+
+
 class PutTag(Body):
     """A tag points to one version, or shares its new conversations out among those of `split`; the first of
     these is the base."""
@@ -248,17 +268,24 @@ class PutTag(Body):
     split: (
         Annotated[tuple[SplitShare, ...], pydantic.Field(strict=False, min_length=2, max_length=MOST_SIDES)]
         | None
-    ) = None
+    ) = pydantic.Field(default=None, validate_default=True)
     guard: SplitGuard | None = None
     updated_by: Name
 
-    @pydantic.model_validator(mode="after")
-    def _one_or_several(self) -> PutTag:
-        if (self.version_id is None) == (self.split is None):
-            raise ValueError("give either 'versionId' or 'split'")
-        if self.guard is not None and self.split is None:
-            raise ValueError("a 'guard' is of a 'split'")
-        return self
+    @pydantic.field_validator("split")
+    @classmethod
+    def _one_or_several(cls, split: _Split, info: pydantic.ValidationInfo) -> _Split:
+        version = info.data.get("version_id", _REFUSED)
+        if version is not _REFUSED and (version is None) == (split is None):
+            raise PydanticCustomError(_OF_SEVERAL, "give either 'versionId' or 'split'")
+        return split
+
+    @pydantic.field_validator("guard")
+    @classmethod
+    def _of_several(cls, guard: SplitGuard | None, info: pydantic.ValidationInfo) -> SplitGuard | None:
+        if guard is not None and info.data.get("split", _REFUSED) is None:
+            raise PydanticCustomError(_OF_SEVERAL, "a 'guard' is of a 'split'")
+        return guard
 
 
 MOST_FINDINGS = 100
@@ -312,6 +339,8 @@ def _refuse_long_batches(body: bytes) -> None:
 
 
 def _finding(problem: Problem, shape: pydantic.TypeAdapter[Any]) -> Finding:
+    if problem.kind == _OF_SEVERAL:
+        return Finding(pointer(*problem.place[:-1]), "value_error", problem.message)
     if problem.kind != "extra_forbidden":
         return Finding(pointer(*problem.place), problem.kind, problem.message)
     *outer, name = problem.place

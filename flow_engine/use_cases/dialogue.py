@@ -291,11 +291,19 @@ class DialogueService:
         )
 
 
+def body_fault(type: UtteranceType | None, body: object) -> str | None:
+    """What is wrong with a body beside its type, None where it may stand there or the type is not known."""
+    if isinstance(body, str) or type in (None, "system"):
+        return None
+    return "accepted is text; an object only where 'type' is 'system'"
+
+
 def check_utterance(message: Utterance) -> None:
     """Raises CorrectTheInput `utterance_too_long`, or `body_invalid` where only a text is accepted. In bytes
     of UTF-8."""
-    if not isinstance(message.body, str) and message.type != "system":
-        raise _refused("body_invalid", "accepted is text; an object only where 'type' is 'system'")
+    fault = body_fault(message.type, message.body)
+    if fault is not None:
+        raise _refused("body_invalid", fault)
     size = len(message.body.encode()) if isinstance(message.body, str) else json_bytes(message.body)
     if size > MAX_UTTERANCE_BYTES:
         raise _refused("utterance_too_long", f"accepted are at most {MAX_UTTERANCE_BYTES} bytes of UTF-8")
