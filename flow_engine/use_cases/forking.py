@@ -19,7 +19,13 @@ from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationList, ConversationRef, DialogueTurn, Fork
 from flow_engine.runtime.events import erasure_event
-from flow_engine.runtime.journal import ENTRIES_AT_MOST, ConversationJournal, JournalEntry, states_of
+from flow_engine.runtime.journal import (
+    ENTRIES_AT_MOST,
+    ConversationJournal,
+    JournalEntry,
+    begun_by,
+    states_of,
+)
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Session
 from flow_engine.runtime.storage import Erasure, JournalInput, LoadedConversation, ReplyTemplate
@@ -76,13 +82,10 @@ class Forks:
             now = self._transactor.clock.now()
             entries = await self._history.entries_up_to(original, order.seq)
             began.add(entries[-1].at)
-            state = await self._state_for(original, entries, target, now)
+            state, tag = await self._state_for(original, entries, target, now)
             runner = await self._transactor.resume(target, state, now=now)
-            tag = None
             if order.version_id is not None and order.version_id != runner.flow.version_id:
-                runner = await self._moved(runner, order.version_id, order.mapping)
-            elif (head := (await self._index.one(original)).head) is not None:
-                tag = head.tag
+                runner, tag = await self._moved(runner, order.version_id, order.mapping), None
             asked = {
                 "conversationId": original.conversation_id,
                 "seq": order.seq,
@@ -121,15 +124,22 @@ class Forks:
         entries: Sequence[JournalEntry],
         target: ConversationRef,
         now: datetime,
-    ) -> LoadedConversation:
+    ) -> tuple[LoadedConversation, str | None]:
         """What was stored after an entry, as another conversation's, with its messages; in no split, whose
-        outcomes are of conversations that people had."""
+        outcomes are of conversations that people had. Beside it the tag by which it had begun."""
         _, then = states_of(entries)
         session = cast("Session", then.session)  # every commit leaves one
-        task, deadline = session.task, session.task.routing_deadline
+        passed = now - entries[-1].at
+        task, deadline, approval = session.task, session.task.routing_deadline, session.approval
         if deadline is not None:
-            task = task.model_copy(update={"routing_deadline": deadline + (now - entries[-1].at)})
-        own = session.model_copy(update={"conversation_id": target.conversation_id, "task": task})
+            task = task.model_copy(update={"routing_deadline": deadline + passed})
+        if approval is not None and approval.status == "waiting":
+            approval = approval.model_copy(update={"until": approval.until + passed})
+        own = session.model_copy(
+            update={"conversation_id": target.conversation_id, "task": task, "approval": approval}
+        )
+        head = (await self._index.one(original)).head
+        tag = head.tag if head is not None and head.started_at == session.started_at else None
         # The messages up to the entry, as far as entries of them are kept.
         told: list[DialogueTurn] = []
         seq, language, after = entries[-1].seq, "", 0
@@ -143,17 +153,19 @@ class Forks:
                     if entry.base is not None and entry.base.session is not None:
                         before = entry.base.session.language
                     language = str(as_object(entry.delta.get("session", {})).get("language", before))
+                    tag, _ = begun_by(entry) or (tag, None)
                     if "tenant" in entry.delta:  # started anew
                         told.clear()
                     if entry.input["op"] == "handle-utterance":
                         told.append(_turn(entry, language))
             after = page[-1].seq
-        return replace(
+        state = replace(
             then,
             session=own,
             mining=then.mining.model_copy(update={"rollout": None, "rollback_told": None}),
             turns=tuple(turn for turn in told if turn.contact_id in own.own_contacts),
         )
+        return state, tag
 
     async def _moved(
         self, runner: ConversationalFlowRunner, version_id: str, mapping: Mapping[str, str]

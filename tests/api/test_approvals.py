@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -264,6 +265,15 @@ class TestAfterwards:
         decided = await scene.human("approved", conversationId="other")
         assert decided.json()["taskStatus"] == "approved"
         assert (await scene.prompt())["approval"]["status"] == "rejected"
+
+    async def test_a_fork_has_the_time_that_was_left(self, scene: Scene) -> None:  # journal: forks
+        asked = (await waiting(scene))["approval"]
+        scene.clock.advance(hours=1)
+        body = {"atRevision": 3, "conversationId": "conv-2"}
+        assert (await scene.post("/v1/conversations/conv-1/fork", body)).status_code == 201
+        there = (await scene.http.get("/v1/prompt/conv-2")).json()["approval"]
+        left = [datetime.fromisoformat(each["until"]) for each in (asked, there)]
+        assert (there["status"], left[1] - left[0]) == ("waiting", timedelta(hours=1))
 
     async def test_it_is_replayed_on_another_version(self, scene: Scene) -> None:
         await waiting(scene)

@@ -97,6 +97,17 @@ class TestMakingOne:
         assert rows["other"]["forkedFrom"] == {"conversationId": "conv-1", "seq": 1}
         assert (rows["conv-1"]["forkedFrom"], rows["other"]["seq"]) == (None, 1)
 
+    async def test_of_one_started_anew_it_has_the_tag_of_before(self, scene: Scene) -> None:
+        flow = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        await scene.started(conversationalFlowVersionId=..., flowId=flow, tag="latest")
+        await scene.end()
+        await scene.started(contactId="call-2")
+        assert [(await forked(scene, seq, target=f"at-{seq}"))["tag"] for seq in (1, 2, 3)] == [
+            "latest",
+            "latest",
+            None,
+        ]
+
     async def test_a_repetition_under_its_key_gets_the_same_and_makes_no_other(self, scene: Scene) -> None:
         await scene.started()
         first = await fork(scene, 1, key="k")
