@@ -106,14 +106,14 @@ def masked_event(event: bytes, secrets: Secrets) -> bytes:
     return orjson.dumps(whole)
 
 
-def masked_reply(reply: bytes, flow: CompiledFlow, secrets: Secrets | None) -> bytes:
+def masked_reply(reply: bytes, flow: CompiledFlow, secrets: "Secrets | Veil | None") -> bytes:
     """A reply as it was sent, with masks where tools are handed a sensitive value, and where an agent reads
-    what a person has written: all else that it has is masked when it is made. JSON in UTF-8."""
-    if secrets is None or not (b'"mcpTools"' in reply or b'"approval":{' in reply):
+    what people and models have written: all else that it has is masked when it is made. JSON in UTF-8."""
+    if secrets is None:
         return reply
     whole = as_object(orjson.loads(reply))
     found = False
-    for name in ("approval", "command"):
+    for name in ("approval", "command", "reason"):
         masked = secrets.json(whole.get(name))
         if masked != whole.get(name):
             whole, found = {**whole, name: masked}, True

@@ -299,6 +299,10 @@ class History:
         else:
             reply = await replied(self._transactor, conversation, entry, before)
         session = runner.session
+        if reply is not None and not reveal:
+            shown = masked_reply(reply, runner.flow, await self._veil(conversation))
+        else:
+            shown = reply
         return MomentReply(
             seq=entry.seq,
             revision=entry.revision,
@@ -317,9 +321,7 @@ class History:
             prompt=prompt.text,
             promptSha256=sha256(prompt.text.encode()).hexdigest(),
             prefixHash=prompt.prefix_hash,
-            reply=None
-            if reply is None
-            else (reply if reveal else masked_reply(reply, runner.flow, runner.secrets())).decode(),
+            reply=None if shown is None else shown.decode(),
             replySha256=None if reply is None else sha256(reply).hexdigest(),
         )
 
@@ -404,7 +406,7 @@ def _decode_cursor(cursor: str | None) -> tuple[str | None, int | None]:
         return None, None
     try:
         match orjson.loads(base64.urlsafe_b64decode(cursor.encode())):
-            case [str() | None as after, int() | None as until_ms]:
+            case [str() | None as after, int() | None as until_ms] if not isinstance(until_ms, bool):
                 return after, until_ms
             case _:
                 raise ValueError("another content")

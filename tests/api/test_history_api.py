@@ -237,6 +237,7 @@ class TestLists:
             ("limit=0", "limit_invalid"),
             ("cursor=x", "cursor_invalid"),
             ("cursor=WzEsMl0=", "cursor_invalid"),
+            ("cursor=W251bGwsIHRydWVd", "cursor_invalid"),  # [null, true]
             ("before=1", "parameter_unknown"),
         ],
     )

@@ -191,6 +191,18 @@ async def test_at_shows_the_reply_with_masks_and_the_hash_of_what_was_sent(scene
     assert {**shown, "mcpTools": None} == {**sent.json(), "mcpTools": None}
 
 
+async def test_at_masks_what_a_reply_quotes_of_people_and_models(scene: Scene) -> None:
+    await scene.started()  # journal: sensitive
+    sent = [(await scene.change("needlitis of the knee")).json()["reason"]]
+    await scene.written(*map(described, NEEDLES))
+    sent.append((await scene.change("needlitis of the knee")).json()["reason"])
+    assert all("needlitis of the knee" in reason for reason in sent)
+    for seq in (2, 4):
+        reply = (await scene.http.get(f"/v1/conversations/conv-1/at/{seq}")).json()["reply"]
+        assert_masked(reply)
+        assert "[hidden health]" in json.loads(reply)["reason"]
+
+
 async def test_a_refusal_masks_values_ways_and_conditions(scene: Scene) -> None:  # journal: sensitive
     await scene.started()
     await scene.written(*map(described, NEEDLES))
