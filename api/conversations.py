@@ -95,8 +95,10 @@ class AgentRoutes:
             wait_ms = call.whole_number("wait_ms", at_most=LONGEST_WAIT_MS)
             memory_format = cast("MemoryFormat | None", call.choice("format", ("markdown", "toon")))
         conversation = call.conversation(call.path("conversation_id"))
-        view = await self._dialogue.prompt(conversation, wait_ms / 1000, memory_format)
-        if call.has_seen(view.etag):
+        view = await self._dialogue.prompt(
+            conversation, wait_ms / 1000, memory_format, takes_command=call.scope["method"] != "HEAD"
+        )
+        if not view.tells and call.has_seen(view.etag):
             return Reply(b"", 304, {"ETag": view.etag}, media_type=None)
         return Reply(view.body, headers={"ETag": view.etag})
 

@@ -54,12 +54,14 @@ _ALWAYS = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 class ReadReply(msgspec.Struct, frozen=True):
     """The reply to a read, bytes of JSON, as it is from `made_at` until `same_until` (UTC) while `state` is
     what is stored; b"" for one that is right once. `etag` names all that it depends on but the clock, quoted
-    as RFC 9110 has it. `fresh`: its memory has read every user turn."""
+    as RFC 9110 has it. `fresh`: its memory has read every user turn. `tells`: it has a command for the agent,
+    which is told once."""
 
     body: bytes
     state: bytes
     etag: str = ""
     fresh: bool = True
+    tells: bool = False
     made_at: datetime = _ALWAYS[0]
     same_until: datetime = _ALWAYS[1]
 
@@ -149,7 +151,12 @@ class DialogueService:
         return await self._transactor.run(conversation, idempotency, decide)
 
     async def prompt(
-        self, conversation: ConversationRef, wait_s: float = 0.0, memory_format: MemoryFormat | None = None
+        self,
+        conversation: ConversationRef,
+        wait_s: float = 0.0,
+        memory_format: MemoryFormat | None = None,
+        *,
+        takes_command: bool = True,
     ) -> ReadReply:
         """The prompt as it is now, `PromptReply` as JSON: one read, nothing written unless the agent has a
         command to be told. Waits at most `wait_s` seconds. Raises ReloadAndDecide `conversation_closed`."""
@@ -166,7 +173,8 @@ class DialogueService:
         command, state = None, loaded.state
         if runner.changed or runner.session.pending_command is not None:
             state = b""
-            loaded, runner, command = await self._with_command(conversation, memory_format)
+            if takes_command:
+                loaded, runner, command = await self._with_command(conversation, memory_format)
         inputs = prompt_input(runner, memory_format)
         prompt = runner.platform.composer.compose(inputs)
         revisions = runner.session.revision, loaded.memory_revision
@@ -181,6 +189,7 @@ class DialogueService:
             state=state,
             etag=f'"{revisions[0]}-{revisions[1]}-{known}"',
             fresh=fresh,
+            tells=command is not None,
             made_at=runner.now,
             same_until=same_until(inputs),
         )

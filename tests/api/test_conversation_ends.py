@@ -191,8 +191,12 @@ class TestRouting:
             assert await bodies(scene, "human_task") == [
                 {"subtype": "human_task", "outcome": "failed", "reason": "timeout"}
             ]
-            assert (await scene.prompt())["command"] == "/human_task_failed timeout"
+            path = "/v1/prompt/conv-1"
+            assert (await scene.http.head(path)).status_code == 200  # F31: who only looks is told nothing
+            told = await scene.http.get(path, headers={"If-None-Match": "*"})
+            assert (told.status_code, told.json()["command"]) == (200, "/human_task_failed timeout")
             assert (await scene.prompt())["command"] is None
+            assert (await scene.http.get(path, headers={"If-None-Match": "*"})).status_code == 304
             assert (await scene.say("m1", "Hello?")).json()["command"] is None
 
     async def test_any_other_reply_tells_it_too(self) -> None:  # D4, contract 2
