@@ -19,7 +19,7 @@
 -- lose digits of large integers.
 -- `message` is what a message is known by: of its contact, and numbered in the order of arrival, so that the
 -- oldest are forgotten once there are more than `messages_kept`. Earlier releases knew it by its id alone,
--- "1". Whoever listens on the channel is told of each change of the memory. `stamp` is of this commit alone;
+-- "1". They stay known where the conversation starts anew. Whoever listens on the channel is told of each change of the memory. `stamp` is of this commit alone;
 -- the answer tells the state before and after it, the one before "" where it was the expected one. Who expected
 -- a state, and lost, gets the newer one.
 -- `journal` is the commit's entry, "" for none; it begins with {"at":"<when>". What the commit writes as a whole
@@ -97,10 +97,10 @@ local function bytes_of_turns()
 end
 
 -- The newest turns are kept, as many and as large as is allowed.
-local function remember(message, number, turn)
+local function remember(message, number, turn)  -- "" where it is only to be known again
   redis.call('HSET', key.messages, message, number)
-  local turns = add_to_list(key.utterances, {turn})
-  if turns == 1 then
+  local turns = turn == '' and redis.call('LLEN', key.utterances) or add_to_list(key.utterances, {turn})
+  if turns <= 1 then
     made[#made + 1] = key.messages
   end
   return turns
@@ -274,6 +274,11 @@ if (known.revision or '0') ~= arg.expected_revision
   return {'lost'}
 end
 
+-- Another has concluded it.
+if arg.forget_former ~= '' and redis.call('HEXISTS', key.snapshot, 'former:' .. arg.forget_former) == 0 then
+  return {'lost'}
+end
+
 -- --- what the snapshot will have ---------------------------------------------------------------
 
 local begins = not known.revision
@@ -366,7 +371,10 @@ if #forked > 0 then
   previous = list_at(forked, at)
 end
 if reset then
-  redis.call('DEL', key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages)
+  redis.call('DEL', key.tenant, key.mined, key.tools, key.previous, key.utterances)
+  if not known.messages then  -- known by their ids alone
+    redis.call('DEL', key.messages)
+  end
   sizes = {sizes[1], 0, 0, 0, 0}
 end
 if reset or #forked > 0 then

@@ -89,6 +89,8 @@ def _seldom(changes: storage.Changes) -> dict[str, Argument]:
         args["rewrite_previous"] = "1"
     if changes.turn is not None:
         args |= _message(changes.turn)
+    if changes.late is not None:
+        args |= {**_message(changes.late), "turn": b"", "is_user_turn": "0"}
     if changes.mining is not None:
         args["mining"] = encode_mining(changes.mining)
     if changes.expected_mining_revision is not None:

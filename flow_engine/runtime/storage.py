@@ -244,8 +244,9 @@ class Changes(msgspec.Struct, frozen=True):
     Taken only if the stored revision is `expected_revision` (0: nothing stored) and, where they are given,
     the memory revision is `expected_memory_revision` and the whole state `expected_state`. `lifetime_s` is
     the new expiry of every key of the conversation. A `turn` that is stored already makes the whole commit
-    a no-op, but that `on_seen`, a reply without tail, is what the request's key has got. `mining` is taken
-    only over `expected_mining_revision`. With `rewrite_previous_contacts` the list is replaced instead of
+    a no-op, but that `on_seen`, a reply without tail, is what the request's key has got. So does a `late`
+    one, of what was before the conversation was started anew: it is known again, and not kept. `mining` is
+    taken only over `expected_mining_revision`. With `rewrite_previous_contacts` the list is replaced, not
     added to. `added_variables` are put into both hashes where they are not yet (F17). `trace` is the
     `traceparent` that the work on `jobs` continues. `former` is kept beside what starts anew until a commit
     names it in `forget_former`. `lifetime_s` is in seconds, `now` in UTC; `events` are JSON texts.
@@ -270,6 +271,7 @@ class Changes(msgspec.Struct, frozen=True):
     previous_contacts: tuple[PreviousContact, ...] = ()
     rewrite_previous_contacts: bool = False
     turn: DialogueTurn | None = None
+    late: DialogueTurn | None = None
     on_seen: ReplyTemplate | None = None
     events: tuple[bytes, ...] = ()
     jobs: tuple[DueJob, ...] = ()

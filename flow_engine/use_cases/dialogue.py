@@ -144,6 +144,7 @@ class DialogueService:
                 _utterance_reply(runner, message, runner.take_command()),
                 JournalInput("handle-utterance", {**_told(said), "mined": True} if reads else _told(said)),
                 turn=None if former else turn,  # what was said before is no part of what was started anew
+                late=turn if former else None,  # but that it was said
                 jobs=(runner.due("mine", after_s=self._debounce_s),) if mined else (),
                 on_seen=_utterance_reply(runner, message, None, duplicate=True),
             )

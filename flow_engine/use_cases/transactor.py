@@ -94,7 +94,8 @@ class Transition(msgspec.Struct, frozen=True):
 
     `asked` is what its entry in the journal tells of it.
     `guards_memory`: the decision was taken on the memory, so the commit must not pass over a write to
-    it. `turn`: a message to remember once; `on_seen` answers when it was remembered before.
+    it. `turn`: a message to remember once; `late`: one to know again only; `on_seen` answers when it was
+    remembered before.
     `forked_from`: a new conversation begins with the runner's state; nothing of it is told outside.
     """
 
@@ -105,6 +106,7 @@ class Transition(msgspec.Struct, frozen=True):
     set_tools: Mapping[str, MemoryEntry] | None = None
     added_variables: Mapping[str, MemoryEntry] | None = None
     turn: DialogueTurn | None = None
+    late: DialogueTurn | None = None
     on_seen: storage.ReplyTemplate | None = None
     events: tuple[bytes, ...] = ()
     jobs: tuple[DueJob, ...] = ()
@@ -375,6 +377,7 @@ def to_changes(
         added_variables=transition.added_variables or {},
         previous_contacts=runner.previous_contacts[known:],
         turn=transition.turn,
+        late=transition.late,
         former=runner.former,
         forget_former=transition.forget_former,
         on_seen=transition.on_seen,

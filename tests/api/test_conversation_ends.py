@@ -236,6 +236,21 @@ class TestWords:
             assert [event["body"] for event in told] == ["first", "second"]
             assert len({event["eventId"] for event in told}) == 2
 
+    async def test_those_of_a_contact_before_the_start_anew_count_once(self) -> None:  # F33
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            await scene.say("1", "first")
+            await scene.end()
+            await scene.started(contactId="call-2")
+            replies = [(await scene.say(name, "said")).json() for name in ("1", "2", "2")]
+            assert [reply["duplicate"] for reply in replies] == [True, False, True]
+            told = [event for event in await scene.events() if event["type"] == "message"]
+            assert len(told) == len({event["eventId"] for event in told}) == 2
+            again = await scene.say("1", "of the new one", contactId="call-2")
+            assert again.json()["duplicate"] is False
+            loaded = await scene.memory.conversations.load(CONVERSATION, with_turns=True)
+            assert [turn.body for turn in loaded.turns] == ["of the new one"]
+
     async def test_the_longest_id_of_a_message_makes_an_event_id_that_a_header_can_hold(self) -> None:  # C
         async with open_scene(clinic()) as scene:
             await scene.started()

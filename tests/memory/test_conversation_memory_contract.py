@@ -30,6 +30,7 @@ from flow_engine.runtime.storage import (
     Committed,
     Conflict,
     DuplicateMessage,
+    FormerConversation,
     LoadedConversation,
     NewMemory,
     Outcome,
@@ -413,9 +414,9 @@ class TestNotices:
 
 
 class TestStartingAnew:
-    async def test_it_leaves_nothing_of_before_but_the_outbox_and_the_kept_replies(
+    async def test_it_leaves_nothing_of_before_but_the_outbox_the_kept_replies_and_what_came(
         self, talk: Conversation
-    ) -> None:  # F28
+    ) -> None:  # F28, F33
         await talk.start(events=(b"first",), idempotency=KEYED)
         await talk.commit(1, set_tools={"name": written("x"), "gone": written("y")})
         await talk.commit(
@@ -436,7 +437,21 @@ class TestStartingAnew:
         )
         assert await talk.events() == [b"first", b"anew"]
         assert (await load(talk, KEYED)).replay is not None
-        assert isinstance(await talk.commit(3, turn=turn("m")), Committed)
+        assert await talk.commit(3, late=turn("m")) == DuplicateMessage()
+        assert isinstance(await talk.commit(3, late=turn("n")), Committed)
+        assert await talk.commit(3, late=turn("n")) == DuplicateMessage()
+        assert isinstance(await talk.commit(3, turn=replace(turn("m"), contact_id="bruno")), Committed)
+        assert [each.contact_id for each in (await load(talk)).turns] == ["bruno"]
+
+    async def test_of_many_that_conclude_what_was_before_one_wins(self, talk: Conversation) -> None:  # F39
+        await talk.start()
+        former = FormerConversation.of(session(talk.ref), await load(talk))
+        anew = NewMemory({}, empty_memory())
+        await talk.commit(1, session=session(talk.ref, 2), new_memory=anew, former=former)
+        outcomes = [await talk.commit(2, forget_former=former.name, events=(b"end",)) for _ in range(2)]
+        assert isinstance(outcomes[0], Committed)
+        assert outcomes[1] == Conflict()
+        assert await talk.events() == [b"end"]
 
     async def test_a_writer_of_before_does_not_reach_the_new_memory(self, talk: Conversation) -> None:  # F15
         await talk.start()
