@@ -13,12 +13,14 @@ that was said, keys excepted: they are only made where somebody asks for them, r
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, cast
+from typing import Any, BinaryIO, Final, Literal, cast
 
 import httpx2
 import orjson
+import structlog
 
 from channels.voice.carriers.carrier import StreamCodec
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
@@ -27,6 +29,8 @@ from flow_engine.values import JsonValue
 Side = Literal["line", "model", "http"]
 Failure = Literal["refused", "late", "unusable"]
 SIDES: Final[tuple[Side, ...]] = ("line", "model", "http")
+
+log: Any = structlog.get_logger("flow_engine.voice")
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -45,7 +49,8 @@ class RecordingRefused(ValueError):
 
 
 class Recorder:
-    """Writes one call's recording. `clock` gives monotonic seconds."""
+    """Writes one call's recording. `clock` gives monotonic seconds. A file that cannot be written breaks the
+    recording off, which is logged: the failure ends nothing."""
 
     def __init__(self, file: BinaryIO, clock: Callable[[], float]) -> None:
         self._file = file
@@ -58,20 +63,29 @@ class Recorder:
     def write(self, side: Side, sent: bool, message: JsonValue) -> None:
         at_ms = round((self._clock() - self._began) * 1000, 3)
         entry = {"at_ms": at_ms, "side": side, "sent": sent, "message": message}
-        if not self._file.closed:
+        if self._file.closed:
+            return
+        try:
             self._file.write(orjson.dumps(entry) + b"\n")
             self._file.flush()
+        except OSError as error:
+            log.error("recording_broken_off", file=Path(self._file.name).name, reason=error.strerror)
+            self.close()
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # it is closed all the same, without what could not be written
+            self._file.close()
 
 
 def create_recording(directory: Path, stream_id: str, clock: Callable[[], float]) -> Recorder:
     """A new file in `directory`, named after the line's stream. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     name = f"{_UNSAFE.sub('-', stream_id)[:80] or 'call'}.jsonl"
-    descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    return Recorder(os.fdopen(descriptor, "wb"), clock)
+    return Recorder(open(directory / name, "xb", opener=_for_its_owner), clock)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class RecordedOutbound:

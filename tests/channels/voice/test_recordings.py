@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 import stat
 import time
 from pathlib import Path
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.outbound.fake import ScriptedOutbound
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.recording import (
     Entry,
     RecordedOutbound,
+    Recorder,
     RecordingRefused,
     create_recording,
     read_recording,
 )
 from channels.voice.replay import NothingLeftToDo, run_in_virtual_time
+from channels.voice.testing.fake_realtime import FakeRealtime
+from channels.voice.testing.fake_twilio import FakeTwilioCall
+from channels.voice.testing.script import Say, Script
+from channels.voice.testing.sockets import eventually
 from flow_engine.ports.outbound import OutboundReply
+from service.voice import trial_agent
+from tests.channels.voice.business_server import business_server
+from tests.channels.voice.served_agent import simple_config
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +56,64 @@ def test_nobody_else_may_read_a_recording(tmp_path: Path) -> None:  # V15
     [file] = (tmp_path / "calls").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "calls").stat().st_mode) == 0o700
+
+
+class FullDisk(io.RawIOBase):
+    """Takes so many bytes."""
+
+    name = "calls/MZ1.jsonl"
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = min(len(data), self.room)
+        self.room -= taken
+        return taken
+
+
+def recorder_on_a_full_disk(room: int) -> Recorder:
+    return Recorder(io.BufferedWriter(FullDisk(room)), time.monotonic)
+
+
+def test_a_recording_that_cannot_be_written_is_broken_off_and_logged_once() -> None:  # V12, V14, V15
+    recorder = recorder_on_a_full_disk(100)
+    with capture_logs() as logged:
+        for _ in range(5):
+            recorder("line", sent=False, message=b'{"event": "media"}')
+        recorder.close()
+    assert logged == [
+        {
+            "event": "recording_broken_off",
+            "log_level": "error",
+            "file": "MZ1.jsonl",
+            "reason": "No space left on device",
+        }
+    ]
+
+
+async def test_a_call_goes_on_when_its_recording_breaks_off(  # V5, V12
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("channels.voice.recording.create_recording", lambda *_: recorder_on_a_full_disk(4000))
+    async with (
+        FakeRealtime(Script.of(Say("Hello", 200), Say("Yes", 200))) as model,
+        business_server() as business,
+        trial_agent(
+            orjson.dumps(simple_config()), model.url, base_url=business.url, recordings=tmp_path
+        ) as agent,
+    ):
+        async with FakeTwilioCall(agent.line_url) as call:
+            await eventually(lambda: len(call.playout.heard) == 1)
+            await call.say("Are you there?", 300)
+            await eventually(lambda: len(call.playout.heard) == 2)
+            await call.hang_up()
+        await eventually(lambda: business.count("/end") == 1)
 
 
 async def test_http_calls_are_recorded_with_their_answers(tmp_path: Path) -> None:  # V15
