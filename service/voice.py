@@ -143,6 +143,7 @@ class VoiceAnswering:
 
     async def drained(self) -> None:
         await self._bridge.drained()
+        await self._deliveries.settled()
 
     async def close(self) -> None:
         """The connections to others too."""

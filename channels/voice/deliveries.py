@@ -126,6 +126,11 @@ class Deliveries:
         self._under_way[task] = delivery
         task.add_done_callback(self._under_way.pop)
 
+    async def settled(self) -> None:
+        """Returns when everything that waits has been answered or given up, which is within a day."""
+        while self._under_way:
+            await asyncio.wait(tuple(self._under_way))
+
     async def aclose(self) -> None:
         """One last try of everything that waits. What is not answered then stays in the directory, or is
         lost, which is logged."""

@@ -18,8 +18,7 @@ PROMISE_S = 15.0
 LOOK_AGAIN_S = 0.05
 
 RETIRED_S = 90.0
-"""Seconds for which those of an old config are there after its last call: what came of that call may be asked
-for, and its end may have to be delivered again."""
+"""Seconds for which those of an old config are there after its last call: what came of it may be asked."""
 
 
 class CallServer(Protocol):
@@ -38,7 +37,8 @@ class CallServer(Protocol):
         ...
 
     async def drained(self) -> None:
-        """Returns when no call is left."""
+        """Returns when no call is left, and every end that the business has to hear of is answered or given
+        up."""
         ...
 
     async def close(self) -> None:

@@ -131,6 +131,20 @@ def test_after_a_day_it_is_given_up_which_is_logged() -> None:  # 21, voice-2
     assert logged[-1] == {"event": "delivery_given_up", "log_level": "error", "after_s": 86_400.0, **FIELDS}
 
 
+def test_settled_is_what_has_been_answered_or_given_up() -> None:  # V5
+    async def run(*answers: int) -> float:
+        business = Business(*answers)
+        deliveries = deliveries_of(business)
+        await deliveries.settled()
+        await send(deliveries, business)
+        await deliveries.settled()
+        assert deliveries.waiting == 0
+        return asyncio.get_running_loop().time()
+
+    assert run_in_virtual_time(run(503, 503, 200)) == pytest.approx(3)
+    assert run_in_virtual_time(run(503)) == pytest.approx(24 * 3600, abs=300)
+
+
 class TestSpool:
     def test_what_a_process_leaves_behind_the_next_one_delivers(self, tmp_path: Path) -> None:  # 21, voice-2
         async def first() -> list[str]:

@@ -141,6 +141,44 @@ async def test_what_came_of_an_old_call_is_known_for_a_while(  # 20, voice-small
         assert "<Hangup" in (await desk.http.post("/stream-ended", data=ended)).text
 
 
+async def ended_after_a_reload(desk: Changing, business: BusinessServer) -> None:
+    """An old call's end, which the business does not take."""
+    business.troubles["/end"] = "500"
+    async with FakeTwilioCall(desk.line_url) as call:
+        await eventually(lambda: call.playout.heard != [])
+        await desk.reload(instructed("New."))
+        await call.hang_up()
+    await eventually(lambda: business.count("/end") == 1)
+
+
+async def test_the_end_of_an_old_call_is_sent_until_the_business_has_answered(  # V5, V13
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_server, "RETIRED_S", 0.0)
+    async with (
+        FakeRealtime(SCRIPT) as model,
+        business_server() as business,
+        changing(tmp_path, business, model.url) as desk,
+    ):
+        await ended_after_a_reload(desk, business)
+        await eventually(lambda: business.count("/end") == 3)  # a second and two seconds later
+        del business.troubles["/end"]
+        await eventually(lambda: business.count("/end") == 4)
+        assert len({key for path, key in business.keys if path == "/end"}) == 1
+
+
+async def test_a_process_that_ends_sends_the_end_of_an_old_call_once_more(  # V5, V13
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_server, "RETIRED_S", 0.0)
+    async with FakeRealtime(SCRIPT) as model, business_server() as business:
+        async with changing(tmp_path, business, model.url) as desk:
+            await ended_after_a_reload(desk, business)
+            await eventually(lambda: business.count("/end") == 2)
+            del business.troubles["/end"]
+        assert business.count("/end") == 3
+
+
 async def test_only_this_machine_may_reload(tmp_path: Path) -> None:  # V13
     async with business_server() as business, changing(tmp_path, business, "ws://127.0.0.1:9") as desk:
         reply = await desk.http.post("/reload", headers={"X-Forwarded-For": "203.0.113.9"})
