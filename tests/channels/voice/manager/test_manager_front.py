@@ -53,6 +53,7 @@ class TestAnEntry:
             ("publicUrl", "ftp://a.example"),
             ("publicUrl", "https://a.example:99999"),
             ("webhookSecret", "whsec_no base64"),
+            ("webhookSecret", "whsec_"),
             ("phoneNumber", "anonymous"),
             ("phoneNumber", 33),
         ],

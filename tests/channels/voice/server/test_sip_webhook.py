@@ -142,6 +142,12 @@ class TestTheSeal:
             WebhookVerifier("whsec_no base64", lambda: NOW)
         assert "no base64" not in str(caught.value)
 
+    @pytest.mark.parametrize("empty", ["", "whsec_"])
+    def test_cannot_be_made_with_an_empty_secret(self, empty: str) -> None:  # V12
+        with pytest.raises(CallTheOperator) as caught:
+            WebhookVerifier(empty, lambda: NOW)
+        assert caught.value.code == "webhook_secret_invalid"
+
 
 class TestTheEvent:
     def test_tells_of_a_call(self) -> None:  # V12
