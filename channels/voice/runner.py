@@ -336,7 +336,7 @@ class CallRunner:
         await asyncio.wait({turns}, timeout=START_WITHIN_S)
         await _stop(turns)
         ending = ports.Ending(self.has_started, reason, duration_s, self.call.transcript)
-        if self._stage is Stage.CONNECTING and reason == "model_unreachable":
+        if self._stage is Stage.CONNECTING:
             self._begin_lifecycle()
         ends: list[Coroutine[Any, Any, None]] = []
         if self._stage >= Stage.OPENING:

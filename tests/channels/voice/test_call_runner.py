@@ -290,6 +290,13 @@ def test_a_caller_who_hangs_up_while_the_model_is_being_reached_ends_it_there() 
     assert stage.finished_at < 2
 
 
+def test_a_caller_who_hangs_up_while_the_model_is_being_reached_is_in_the_books() -> None:  # V5, V12
+    lifecycle = Records()
+    stage = Stage(models=Models(["hangs"]), lifecycle=lifecycle)
+    stage.play(lambda stage, runner: hangs_up(stage, runner, 1.0))
+    assert lifecycle.done == ["refusal", "began", "ended caller_hung_up"]
+
+
 def test_a_lost_model_is_replaced_and_told_what_was_said() -> None:  # V12
     async def loses(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
