@@ -4,7 +4,8 @@
 2. An agent has asked: it gets the answer, and nobody else runs.
 3. Else the orchestrator decides: an agent answers, the user is asked, or the message is refused with reasons.
 
-From 1 and 2 the user may break out, in so many words or by a message that fits another agent clearly better.
+From 1 and 2 the user may break out, in so many words or by a message that fits another agent clearly better;
+not while a person talks to the user, or is being asked to.
 Every answer ends in exactly one of `clarifying`, `done`, `refused`.
 """
 
@@ -86,6 +87,11 @@ class FlowTalk(Protocol):
     async def answer(self, request: AnswerRequest, agent: ChatAgent) -> FinalState:
         """Answers one message, as frames of JSON; begins the flow's contact where there is none.
         `request.state.flow` is None once it has ended."""
+        ...
+
+    async def keeps_user(self, ref: SessionRef, state: SessionState, agent: ChatAgent) -> bool:
+        """Whether a person talks to the user, or is being asked to: then the user does not break out. Where
+        the engine is away, as it was known last."""
         ...
 
     async def give_up(self, state: SessionState) -> None:
@@ -193,7 +199,8 @@ class Answering:
         """The dry run of what a message would lead to, with scores from 0 to 1. Raises ModelFailed."""
         agents = await self._loader.agents(tenant_id)
         state = state or SessionState(user="")
-        going_on = self._going_on(agents, text, state)
+        session = SessionRef(tenant_id, conversation.conversation_id)
+        going_on = await self._going_on(session, agents, text, state)
         if going_on is not None:
             return going_on
         return await self._decided(agents, text, state, _context(state, state.messages(), conversation))
@@ -203,7 +210,7 @@ class Answering:
     async def _answered(self, request: AnswerRequest) -> FinalState:
         state = request.state
         agents = await self._loader.agents(request.ref.tenant_id)
-        decision = self._going_on(agents, request.content, state)
+        decision = await self._going_on(request.ref, agents, request.content, state)
         if decision is None:
             if state.flow is not None:
                 await self._flows.end(request.ref.tenant_id, state, "user_left")
@@ -232,16 +239,17 @@ class Answering:
             case _:
                 return await self._run(request, agents.talking[decision.agent or ""])
 
-    def _going_on(self, agents: Agents, text: str, state: SessionState) -> Decision | None:
+    async def _going_on(
+        self, ref: SessionRef, agents: Agents, text: str, state: SessionState
+    ) -> Decision | None:
         """`continue` with the flow or the agent that has asked, None where there is none, or the user leaves
         it."""
         asking = state.flow.agent if state.flow else state.question.agent if state.question else None
         if asking is None or asking not in agents.talking:
             return None
         is_held = state.flow is not None and state.flow.held is not None  # decided when its answer began
-        if not is_held and (
-            breaks_out(text) or self._orchestrator.breaks_out(agents, asking, text) is not None
-        ):
+        leaves = breaks_out(text) or self._orchestrator.breaks_out(agents, asking, text) is not None
+        if leaves and not is_held and not await self._flows.keeps_user(ref, state, agents.talking[asking]):
             return None
         reason = "its flow goes on" if state.flow else "the agent has asked"
         candidates = agents.router.candidates(text, 5)

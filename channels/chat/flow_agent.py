@@ -31,7 +31,15 @@ from channels.chat.state import FlowRun, HeldText, SessionState
 from channels.chat.wording import phrase
 from channels.engine_client import client
 from channels.engine_client.mcp_tools import OpenMcp
-from channels.engine_client.replies import AgentData, EngineError, RequestRefused, StateConflict, TaskRefused
+from channels.engine_client.replies import (
+    OF_PERSONS,
+    AgentData,
+    EngineError,
+    EngineUnavailable,
+    RequestRefused,
+    StateConflict,
+    TaskRefused,
+)
 from channels.engine_client.toolbox import TaskTools, Toolbox, ToolListCache
 from channels.engine_client.tools import (
     CHANGE_TASK,
@@ -43,6 +51,7 @@ from channels.engine_client.tools import (
     with_missing,
 )
 from flow_engine.ports import models
+from flow_engine.ports.chat import SessionRef
 from flow_engine.ports.clock import Clock
 from flow_engine.values import JsonValue
 
@@ -142,6 +151,16 @@ class FlowAgents:
         finally:
             account.final_message = request.frames.text or None
             await self._accounts.ran(request.ref, account)
+
+    async def keeps_user(self, ref: SessionRef, state: SessionState, agent: agents.ChatAgent) -> bool:
+        flow = state.flow
+        if flow is None or flow.task is None:  # the engine has not been asked yet
+            return False
+        try:
+            return (await self._where(ref, state, agent)).belongs_to_person
+        except EngineError as error:
+            log.warning("status_unknown", reason=str(error))
+            return isinstance(error, EngineUnavailable) and flow.status in OF_PERSONS
 
     async def give_up(self, state: SessionState) -> None:
         await self.people.give_up(state)
@@ -266,23 +285,21 @@ class FlowAgents:
         return held.final
 
     async def _enter(self, talk: _Talk) -> AgentData:
-        """The conversation as it is now; the engine tells a known contact where it is."""
-        request = talk.request
-        declared = talk.agent.effective.row.flow
+        """The conversation as it is now, and the user is shown its task."""
+        data = await self._where(talk.request.ref, talk.request.state, talk.agent)
+        await self._show_task(talk.request, data)
+        return data
+
+    async def _where(self, ref: SessionRef, state: SessionState, agent: agents.ChatAgent) -> AgentData:
+        """The conversation as it is now; the engine tells a known contact where it is. Raises EngineError."""
+        declared = agent.effective.row.flow
         if declared is None:
             raise LookupError("an agent without a flow talks by itself")
-        user: dict[str, JsonValue] = {"name": request.state.user, "session": request.ref.session_id}
-        data = await self._engine.new_contact(
-            client.NewContact(
-                talk.contact,
-                client.FlowChoice(flow_id=declared.flow_id, tag=declared.tag),
-                "chat",
-                facts=user,
-                language=request.state.language,
-            )
-        )
-        await self._show_task(request, data)
-        return data
+        contact = contact_of(cast("FlowRun", state.flow))
+        choice = client.FlowChoice(flow_id=declared.flow_id, tag=declared.tag)
+        user: dict[str, JsonValue] = {"name": state.user, "session": ref.session_id}
+        new = client.NewContact(contact, choice, "chat", facts=user, language=state.language)
+        return await self._engine.new_contact(new)
 
     async def _asked_model(self, talk: _Talk, scene: _Scene) -> models.LLMAnswer:
         """The model's turn; its text is shown while it comes."""

@@ -74,7 +74,8 @@ class People:
     ) -> Mapping[str, JsonValue]:
         """Pass what a person does, or says, on to the engine and to the user. A decision goes to the engine
         alone: the answer that waits for it shows the text. The task and its status as they are then; of a
-        decision also its `result`, with `code` and `reason` where it was not taken.
+        decision also its `result`, with `code` and `reason` where it was not taken. `state` gets the task
+        that the user is shown.
 
         Raises ReloadAndDecide for a session without a flow, or a conversation that does not take it now;
         CorrectTheInput, LookElsewhere and RetryLater as the engine has it.
@@ -97,6 +98,7 @@ class People:
                 data = await self._engine.human_task(contact, outcome, reason)
                 if isinstance(data, AgentData):
                     task = _status(data)
+                    state.flow.task, state.flow.status = data.task_id, data.task_status
                     await shown.note(task_note(state.flow, data))
             if text is not None:
                 await self.report(contact, "agent", text, name=name)

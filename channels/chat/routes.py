@@ -126,7 +126,10 @@ class SessionRoutes:
             message = "accepted is an outcome, a text, or both"
             raise CorrectTheInput("body_invalid", message, [Finding("", "empty", message)])
         state = await self._sessions.state(ref)
+        known = None if state.flow is None else state.flow.model_copy()
         task = await self._people.act(ref, state, self._sessions.store, **dict(body))
+        if state.flow is not None and state.flow != known:
+            await self._sessions.shown_task(ref, state.flow)
         return json_response({"session": ref.session_id, **task})
 
     async def _known(self, call: Call) -> SessionRef:

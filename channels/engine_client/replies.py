@@ -13,7 +13,7 @@ A change of task that is refused is none of these: it is data, see `TaskRefused`
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeAlias, cast
+from typing import Annotated, Final, Literal, TypeAlias, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -152,6 +152,11 @@ class ApprovalState(Reply):
     until: AwareDatetime
 
 
+WITH_PERSON: Final = ("connected", "human")
+OF_PERSONS: Final = (*WITH_PERSON, "routing")
+"""Statuses of a task in which a person talks to the user, or is being asked to."""
+
+
 class AgentData(Reply):
     """Everything an agent needs to go on with a conversation. `user_interaction_timeout` in seconds;
     `returns_to` is the task to which `back` leads, None where it leads nowhere. `approval_required`: what
@@ -189,7 +194,12 @@ class AgentData(Reply):
     @property
     def is_with_person(self) -> bool:
         """Whether a person talks to the user now: then no model does."""
-        return self.task_status in ("connected", "human")
+        return self.task_status in WITH_PERSON
+
+    @property
+    def belongs_to_person(self) -> bool:
+        """Whether a person talks to the user now, or is being asked to."""
+        return self.task_status in OF_PERSONS
 
 
 class TaskChanged(AgentData):

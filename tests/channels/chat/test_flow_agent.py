@@ -4,7 +4,8 @@ confirmed, denied. Engine and chat are real, and talk over real sockets."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,69 @@ async def test_breaking_out_of_a_flow_ends_its_contact(tmp_path: Path, engine_ur
             final = await client.say("m-2", "What is the weather in Rome?")
             assert final["agent"] == "weather_agent"
             assert await has_ended(engine, content)
+
+
+async def handed_over(client: Client) -> None:
+    """A contact whose flow asks for a person."""
+    await client.say("m-1", ACCIDENT)
+    await client.say("m-2", PERSON)
+    assert tasks(client)[-1][1:] == ("HUM", "routing")
+
+
+TO_A_PERSON: Sequence[Step] = (
+    Says("¿Cuál es su póliza?"),
+    calls("change_task", task="perito"),
+    Says("Le paso con un perito."),
+)
+
+
+@pytest.mark.parametrize("text", ["Hello, how are you?", "What is the weather in Rome?", "never mind, hello"])
+async def test_a_user_who_is_with_a_person_or_waits_for_one_stays_in_the_flow(
+    tmp_path: Path, engine_url: str, text: str
+) -> None:  # C9, C15
+    script = [*TO_A_PERSON, Says("Un momento."), Says("Sunny.")]
+    async with running_chat(tmp_path, script, engine_url=engine_url) as chat:
+        await chat.add(CLAIMS, WEATHER)
+        async with chat.client(language="es") as client, httpx.AsyncClient(base_url=engine_url) as engine:
+            await handed_over(client)
+            content = next(f["content"] for f in client.frames if f["content"].get("event") == "task")
+            final = await client.say("m-3", text)
+            assert (final["agent"], client.text("m-3")) == ("claims_agent", "Un momento.")
+
+            path = f"/v1/chat/sessions/{client.session}"
+            joined = await chat.http.post(f"{path}/human", json={"outcome": "connected", "name": "Bob"})
+            assert joined.status_code == 200, joined.text
+            asked = len(chat.model.requests)
+            dry_run = await chat.http.post("/v1/chat/route", json={"text": text, "session": client.session})
+            assert dry_run.json()["action"] == "continue"
+            final = await client.say("m-4", text)
+            assert (final["agent"], final["state"], client.text("m-4")) == ("claims_agent", "done", "")
+            assert len(chat.model.requests) == asked
+            said = await chat.http.post(f"{path}/human", json={"text": "Hola.", "name": "Bob"})
+            assert said.status_code == 200, said.text
+            assert not await has_ended(engine, content)
+            assert tasks(client).count(("perito", "HUM", "connected")) == 1, "told once"
+
+            await chat.http.post(f"{path}/human", json={"outcome": "completed"})
+            final = await client.say("m-5", "What is the weather in Rome?")
+            assert (final["agent"], client.text("m-5")) == ("weather_agent", "Sunny.")
+
+
+async def test_a_user_who_was_with_a_person_stays_there_while_the_engine_is_away(
+    tmp_path: Path,
+) -> None:  # C15
+    with ExitStack() as own:
+        url = own.enter_context(running_service(tmp_path / "engine"))
+        async with running_chat(tmp_path / "chat", TO_A_PERSON, engine_url=url) as chat:
+            await chat.add(CLAIMS, WEATHER)
+            async with chat.client(language="es") as client:
+                await handed_over(client)
+                path = f"/v1/chat/sessions/{client.session}/human"
+                await chat.http.post(path, json={"outcome": "connected", "name": "Bob"})
+                own.close()
+                final = await client.say("m-3", "Hello, how are you?")
+                assert (final["agent"], final["state"]) == ("claims_agent", "refused")
+                assert client.of("m-3", "error")[0]["content"]["code"] == "flow_unavailable"
 
 
 async def test_a_session_that_falls_silent_ends_the_flows_contact(
