@@ -4,6 +4,7 @@
 1. A job is tried at most `attempts` times, ever later. Killed workers count too: the schedule counts claims.
 2. A handler says with TryJobAgain, or with an error of the core, that it may go better later, and with
    NeverTryAgain that it will not. Any other exception is a bug: logged with its trace, and tried again.
+   RetryLater is about a store, not about the job: it is tried ever later, and no attempt is counted.
 3. While a handler works its job's lease is renewed, so a lease may be short and a job long. A job that
    somebody else has taken over is let go of.
 4. A job that has no handler in this process is left for one that has.
@@ -58,6 +59,7 @@ class _Failure:
     reason: str
     bug: BaseException | None = None
     final: bool = False
+    delayed: bool = False
 
 
 _Outcome = Literal["done", "taken_over"] | _Failure
@@ -101,7 +103,7 @@ class JobRunner:
         ):
             try:
                 if self._tracing.on:
-                    parent = None if self._cause is None else await self._cause(claim.job)
+                    parent = await self._parent(claim.job)
                     attributes = {
                         "flow_engine.job.kind": claim.job.kind,
                         "flow_engine.job.attempt": claim.attempt,
@@ -114,6 +116,12 @@ class JobRunner:
                     await self._run(claim)
             except RetryLater as away:
                 log.warning("job_not_given_back", code=away.code)  # its lease ends without us
+
+    async def _parent(self, job: Job) -> str | None:
+        if self._cause is not None:
+            with suppress(RetryLater):  # the handler meets the same, and its job is put off
+                return await self._cause(job)
+        return None
 
     async def _run(self, claim: Claim) -> None:
         handler = self._handlers.get(claim.job.kind)
@@ -144,7 +152,11 @@ class JobRunner:
                     log.error("job_failed", reason=failure.reason, exc_info=failure.bug)
                 else:
                     log.warning("job_failed", reason=failure.reason)
-                if failure.final or claim.attempt >= self.tuning.attempts:
+                if failure.delayed:
+                    pause = self.tuning.pause_s(claim.delays + 1, self._chance())
+                    again_at = self.clock.now() + timedelta(seconds=pause)
+                    await self.schedule.retry(claim, again_at, delayed=True)
+                elif failure.final or claim.attempt >= self.tuning.attempts:
                     await self._bury(claim, failure.reason)
                 else:
                     pause = self.tuning.pause_s(claim.attempt, self._chance())
@@ -169,6 +181,8 @@ class JobRunner:
                 return _Failure(str(failure))
             case NeverTryAgain() as failure:
                 return _Failure(str(failure), final=True)
+            case RetryLater() as away:
+                return _Failure(away.code, delayed=True)
             case FlowEngineError() as error:
                 return _Failure(error.code)
             case bug:

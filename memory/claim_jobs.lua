@@ -1,11 +1,12 @@
 -- Takes due jobs: each is due again when its lease ends.
 -- KEYS: jobs leases
 -- ARGV: now lease_end wanted token
--- Returns name, attempt, name, attempt, ...
+-- Returns name, attempt, delays, name, attempt, delays, ...
 --
 -- Whole scores are commits': a job with one was scheduled anew. Scores that this package sets end in .5.
 -- A lease is "token:attempt:end:again". One with an end in the past is over; it only tells how often the
--- job was tried. `again` is the time that a commit asked for while somebody held the job, or "". A lease
+-- job was tried; of one that was given back, it is how often in a row a store that was away delayed it.
+-- `again` is the time that a commit asked for while somebody held the job, or "". A lease
 -- that ended with its token was never given back: its holder was killed, and that attempt counts, also where
 -- a commit has scheduled the job anew since.
 local now, wanted = tonumber(arg.now), tonumber(arg.wanted)
@@ -59,8 +60,8 @@ local function candidates(missing)
 end
 
 local claimed = {}
-while #claimed < 2 * wanted do
-  local due = candidates(wanted - #claimed / 2)
+while #claimed < 3 * wanted do
+  local due = candidates(wanted - #claimed / 3)
   if #due == 0 then
     break
   end
@@ -79,10 +80,12 @@ while #claimed < 2 * wanted do
     else
       local asked_anew = token == '' and (anew or again ~= '')
       attempt = asked_anew and 1 or tonumber(attempt) + 1
+      local delays = token == '' and not asked_anew and tonumber(lease_end) or 0
       redis.call('ZADD', key.jobs, arg.lease_end, name)
       redis.call('HSET', key.leases, name, arg.token .. ':' .. attempt .. ':' .. arg.lease_end .. ':')
       claimed[#claimed + 1] = name
       claimed[#claimed + 1] = attempt
+      claimed[#claimed + 1] = delays
     end
   end
 end

@@ -47,9 +47,9 @@ class RedisJobSchedule:
             {"now": keys.due_score(now), "lease_end": lease_end, "wanted": at_most, "token": token},
         )
         claims: list[Claim] = []
-        for name, attempt in zip(found[::2], found[1::2], strict=True):
+        for name, attempt, delays in zip(found[::3], found[1::3], found[2::3], strict=True):
             try:
-                claims.append(Claim(Job.named(name.decode()), token, int(attempt)))
+                claims.append(Claim(Job.named(name.decode()), token, int(attempt), int(delays)))
             except ValueError:  # a newer release wrote it down: it is left for one that knows it
                 await self._settled(name.decode(), token, again_at=_own_score(now + UNKNOWN_AGAIN_AFTER))
         return claims
@@ -62,8 +62,9 @@ class RedisJobSchedule:
     async def finish(self, claim: Claim) -> None:
         await self._settled(claim.job.name, claim.token)
 
-    async def retry(self, claim: Claim, due_at: datetime) -> None:
-        await self._settled(claim.job.name, claim.token, again_at=_own_score(due_at))
+    async def retry(self, claim: Claim, due_at: datetime, *, delayed: bool = False) -> None:
+        delays = claim.delays + 1 if delayed else 0
+        await self._settled(claim.job.name, claim.token, again_at=_own_score(due_at), delays=delays)
 
     async def bury(self, claim: Claim, reason: str, now: datetime) -> None:
         """The job's earlier letter, if it has one, is replaced; beyond MOST_LETTERS the oldest go."""
@@ -74,12 +75,20 @@ class RedisJobSchedule:
         await self._settled(name, claim.token, letter=letter, buried_at=keys.due_score(now))
 
     async def _settled(
-        self, name: str, token: str, *, again_at: str = "", letter: bytes = b"", buried_at: int = 0
+        self,
+        name: str,
+        token: str,
+        *,
+        again_at: str = "",
+        delays: int = 0,
+        letter: bytes = b"",
+        buried_at: int = 0,
     ) -> None:
         args = {
             "name": name,
             "token": token,
             "again_at": again_at,
+            "delays": delays,
             "letter_id": sha256(name.encode()).hexdigest()[:16] if letter else "",
             "letter": letter,
             "buried_at": buried_at,

@@ -1,8 +1,9 @@
 -- Gives a held job back: forgets it, or has it tried again; buries it if a letter is given. A job that was
 -- scheduled anew since it was claimed is due when that commit said, whatever became of this attempt.
 -- KEYS: jobs leases letter_ids letters
--- ARGV: name token again_at letter_id letter buried_at most_letters
--- Without a time to try again, `again_at` is ""; without a letter, `letter_id` is.
+-- ARGV: name token again_at delays letter_id letter buried_at most_letters
+-- Without a time to try again, `again_at` is ""; without a letter, `letter_id` is. With `delays` above 0 this
+-- attempt does not count.
 local name = arg.name
 local lease = redis.call('HGET', key.leases, name)
 if not lease then
@@ -19,7 +20,8 @@ if again ~= '' and not anew then
   redis.call('ZADD', key.jobs, again, name)
 elseif not anew and arg.again_at ~= '' then
   redis.call('ZADD', key.jobs, arg.again_at, name)
-  redis.call('HSET', key.leases, name, ':' .. attempt .. ':0:')
+  local counted = tonumber(arg.delays) > 0 and tonumber(attempt) - 1 or tonumber(attempt)
+  redis.call('HSET', key.leases, name, ':' .. counted .. ':' .. arg.delays .. ':')
 elseif not anew then
   redis.call('ZREM', key.jobs, name)
 end

@@ -156,11 +156,12 @@ class CtiStream:
         await self._settled(claim)
         self._held.pop(claim.job.subject, None)
 
-    async def retry(self, claim: Claim, due_at: datetime) -> None:
-        """Not later than when its lease would be over."""
+    async def retry(self, claim: Claim, due_at: datetime, *, delayed: bool = False) -> None:
+        """Not later than when its lease would be over; then, if it is `delayed`."""
         left_ms = max(0, int((due_at - datetime.now(UTC)).total_seconds() * 1000))
+        idle_ms = 0 if delayed else max(0, self._lease_ms - left_ms)
         self._held.pop(claim.job.subject, None)
-        await self._settled(claim, idle_ms=max(0, self._lease_ms - left_ms))
+        await self._settled(claim, idle_ms=idle_ms, attempts=claim.attempt - delayed)
 
     async def bury(self, claim: Claim, reason: str, now: datetime) -> None:
         fields = self._held.pop(claim.job.subject, {})
@@ -169,13 +170,19 @@ class CtiStream:
         await self._settled(claim, letter=letter)
 
     async def _settled(
-        self, claim: Claim, *, idle_ms: int | None = None, letter: Sequence[Value] = ()
+        self,
+        claim: Claim,
+        *,
+        idle_ms: int | None = None,
+        attempts: int | None = None,
+        letter: Sequence[Value] = (),
     ) -> bool:
         args = {
             "group": GROUP,
             "holder": claim.token,
             "id": claim.job.subject,
             "idle_ms": "" if idle_ms is None else idle_ms,
+            "attempts": claim.attempt if attempts is None else attempts,
             "most_buried": MOST_BURIED,
             "letter": letter,
         }

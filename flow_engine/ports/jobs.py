@@ -54,11 +54,13 @@ class DueJob(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A job in somebody's hands. `token` is the lease: whoever holds an older one is ignored. `attempt`
-    counts from 1; a lease lasts some seconds."""
+    counts from 1; a lease lasts some seconds. `delays` counts the tries in a row before this one that did not
+    count."""
 
     job: Job
     token: str
     attempt: int
+    delays: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,9 @@ class JobSchedule(Protocol):
         """Forget the job, unless it was scheduled anew since it was claimed."""
         ...
 
-    async def retry(self, claim: Claim, due_at: datetime) -> None: ...
+    async def retry(self, claim: Claim, due_at: datetime, *, delayed: bool = False) -> None:
+        """Have it tried again. One that is `delayed` counts as an attempt no more."""
+        ...
 
     async def bury(self, claim: Claim, reason: str, now: datetime) -> None: ...
 

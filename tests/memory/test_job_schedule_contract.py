@@ -153,6 +153,19 @@ class TestGivingBack:
         await place.schedule.finish(await place.claim_one(after(60)))
         assert await place.empty()
 
+    async def test_one_that_is_delayed_counts_its_delays_in_place_of_its_attempts(self, place: Place) -> None:
+        await place.put(job())  # F41, F44
+        for delays in (0, 1, 2):
+            claim = await place.claim_one(after(10 * delays))
+            assert (claim.attempt, claim.delays) == (1, delays)
+            await place.schedule.retry(claim, after(10 * delays + 5), delayed=True)
+        claim = await place.claim_one(after(60))
+        assert (claim.attempt, claim.delays) == (1, 3)
+        await place.schedule.retry(claim, after(65))
+        claim = await place.claim_one(after(70))
+        assert (claim.attempt, claim.delays) == (2, 0)
+        assert (await place.claim_one(after(100))).attempt == 3  # its holder was killed
+
     async def test_who_holds_an_older_lease_changes_nothing(self, place: Place) -> None:  # F41
         await place.put(job())
         stale = await place.claim_one()

@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 
 from adapters.jobs import JobRunner, Tuning, Worker
 from api.conversations import CtiIntake
-from flow_engine.errors import CallTheOperator
+from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.jobs import Claim
+from flow_engine.ports.jobs import Claim, Job
 from flow_engine.ports.telemetry import Unobserved
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
@@ -212,6 +212,24 @@ async def test_one_that_never_comes_is_buried_after_its_attempts(start_redis: St
         )
         ref = ConversationRef("other", "nobody")
         assert (await cti.memory.conversations.load(ref)).session is None
+
+
+async def test_one_whose_store_is_away_is_waited_for_without_end(start_redis: StartRedis) -> None:  # F41
+    async def away(_: Job) -> None:
+        raise RetryLater("memory_unavailable", "away")
+
+    async with exchange(start_redis(), attempts=2) as cti:
+        await cti.told("contact_ended", END)
+        runner = JobRunner(cti.readers[0], {"cti": away}, SystemClock(), Unobserved(), cti.runners[0].tuning)
+        for _ in range(4):
+            (claim,) = await cti.claimed()
+            assert claim.attempt == 1
+            await runner.run(claim)
+            assert await cti.claimed() == []
+            await asyncio.sleep(1.2 * LEASE_S)
+        assert await cti.buried() == []
+        await cti.read()
+        assert (await cti.pending(), await cti.buried()) == (0, [])
 
 
 async def test_the_service_reads_the_stream_that_is_set(start_redis: StartRedis, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from adapters.jobs import UNHANDLED_AGAIN_AFTER, JobRunner, Tuning, Worker
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Claim, Job, JobHandler, JobKind, JobSchedule, TryJobAgain
+from flow_engine.ports.telemetry import Untraced
 from memory.connection import RedisMemory
 from memory.in_process import embedded
 from memory.keys import JOBS_KEY, due_score
@@ -45,6 +46,12 @@ class Counting:
 
     def count(self, what: str, amount: int = 1, /, **labels: str) -> None:
         self.counted[" ".join((what, *labels.values()))] += amount
+
+
+class TracingOn(Untraced):
+    """Implements `Tracing`: keeps nothing, but has callers trace."""
+
+    on = True
 
 
 @dataclass
@@ -196,7 +203,6 @@ class TestTryingAgain:
         ("error", "reason"),
         [
             (TryJobAgain("the model gave no usable answer"), "the model gave no usable answer"),
-            (RetryLater("memory_unavailable", "away"), "memory_unavailable"),
             (CallTheOperator("snapshot_too_new", "x"), "snapshot_too_new"),
             (KeyError("somebody@example.com"), "KeyError"),
         ],
@@ -217,6 +223,49 @@ class TestTryingAgain:
         assert bench.observer.counted == {"jobs_failed mine": 5, "jobs_buried mine": 1}
         buried = next(line for line in logs if line["event"] == "job_buried")
         assert (buried["log_level"], buried["reason"]) == ("error", reason)
+
+    @pytest.mark.parametrize("code", ["memory_unavailable", "flow_store_unavailable"])
+    async def test_a_store_that_is_away_uses_up_no_attempts_and_what_waited_is_done_when_it_is_back(
+        self, bench: Bench, code: str
+    ) -> None:  # F41, F44
+        bench.tuning = Tuning(attempts=3, first_pause_s=2.0, longest_pause_s=10.0)
+        tried_at: list[float] = []
+        away = failing(RetryLater(code, "away"), tried_at, bench.time)
+        await bench.put(job())
+        with capture_logs() as logs:
+            await bench.run(away, for_s=120)
+        pauses = [after - before for before, after in pairwise(tried_at)]
+        assert pauses[:5] == pytest.approx([2, 4, 8, 10, 10], abs=0.6)
+        assert await RedisDeadLetters(bench.memory.driver).list(at_most=9) == []
+        assert bench.observer.counted == {"jobs_failed mine": len(tried_at)}
+        assert {"event": "job_failed", "log_level": "warning", "reason": code}.items() <= logs[0].items()
+        bench.observer.counted.clear()
+        failed_at: list[float] = []
+        await bench.run(failing(TryJobAgain("no usable answer"), failed_at, bench.time), for_s=120)
+        assert len(failed_at) == 3
+        assert bench.observer.counted == {"jobs_failed mine": 3, "jobs_buried mine": 1}
+
+    async def test_nor_does_one_that_cannot_tell_what_caused_a_job(self, bench: Bench) -> None:  # F41, F46
+        async def cause(_: Job) -> str | None:
+            raise RetryLater("memory_unavailable", "away")
+
+        done: list[Job] = []
+
+        async def mine(due: Job) -> None:
+            done.append(due)
+
+        runner = JobRunner(
+            bench.schedule,
+            {"mine": mine},
+            bench.time,
+            bench.observer,
+            bench.tuning,
+            tracing=TracingOn(),
+            cause=cause,
+        )
+        await bench.put(job())
+        await runner.run((await bench.schedule.claim(T0, at_most=1, lease_s=15))[0])
+        assert done == [job()]
 
     async def test_a_bug_is_logged_with_its_trace(self, bench: Bench) -> None:  # F46
         bug = KeyError("x")
