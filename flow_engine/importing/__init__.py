@@ -1,6 +1,7 @@
 """Flows of other systems as drafts, with a report of what could not be carried.
 
     drafts      what every importer fills: tasks, ways, variables, tools, remarks
+    foreign     what every importer reads: parts of another system's document
     retell      Retell's conversation flows
     dialogflow  Dialogflow CX agents
     rasa        Rasa's flows (CALM)
@@ -16,7 +17,8 @@ from typing import Final, Literal
 from pydantic import JsonValue
 
 from flow_engine.importing.dialogflow import from_dialogflow, gathered
-from flow_engine.importing.drafts import ImportedDraft, Remark
+from flow_engine.importing.drafts import ImportedDraft
+from flow_engine.importing.foreign import Remark
 from flow_engine.importing.pipecat import from_pipecat
 from flow_engine.importing.rasa import from_rasa
 from flow_engine.importing.retell import from_retell

@@ -11,7 +11,7 @@ from typing import Final, cast
 from pydantic import ConfigDict, JsonValue
 from pydantic.alias_generators import to_camel
 
-from flow_engine.importing import drafts
+from flow_engine.importing import drafts, foreign
 
 _SYSTEM_TYPES: Final[Mapping[str, str]] = {
     "@sys.date": "date",
@@ -47,7 +47,7 @@ _TOKEN: Final = re.compile(
 )
 
 
-class Resource(drafts.Foreign):
+class Resource(foreign.Foreign):
     model_config = ConfigDict(alias_generator=to_camel)
 
 
@@ -185,9 +185,9 @@ def _parts(below: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
 def from_dialogflow(raw: JsonValue) -> drafts.ImportedDraft:
     """The agent as a draft. `raw` is what `gathered` makes, or the same resources as REST lists them. Raises
     CorrectTheInput `original_invalid`."""
-    package, draft = drafts.read_foreign(Package, raw), drafts.Draft()
+    package, draft = foreign.read_foreign(Package, raw), drafts.Draft()
     draft.language = package.agent.default_language_code
-    draft.remarks += drafts.unread(package, (), _KEPT_ASIDE)
+    draft.remarks += foreign.unread(package, (), _KEPT_ASIDE)
     return _Import(draft, package).made()
 
 
@@ -348,7 +348,8 @@ class _Import:
         return (known.description or f"the user means {known.display_name!r}") + examples
 
     def _condition(self, text: str, form: tuple[Parameter, ...]) -> str | None:
-        """A CX condition in the engine's language; None where it says what that language has not."""
+        """A CX condition in the engine's language; None where it says what that language has not, or
+        compares what has another type."""
         at, written = 0, list[str]()
         while at < len(text.rstrip()):
             match = _TOKEN.match(text, at)
@@ -356,7 +357,8 @@ class _Import:
                 return None
             at = match.end()
             written.append(match["word"].lower() if match["word"] else self._comparison(match, form))
-        return " ".join(written).replace("( ", "(").replace(" )", ")")
+        condition = " ".join(written).replace("( ", "(").replace(" )", ")")
+        return None if self._draft.fault_in(condition) else condition
 
     def _comparison(self, match: re.Match[str], form: tuple[Parameter, ...]) -> str:
         name, sign, value = match["name"], match["sign"], match["value"]

@@ -7,15 +7,15 @@ phone and chat, one contact a conversation, the presets of the media settings.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeVar, cast
+from typing import Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from typing_extensions import TypedDict
-
-from flow_engine.conditions.language import Constant, Reference, operand_text
-from flow_engine.documents.findings import findings_of
+from flow_engine.conditions.language import ConditionMistake, Constant, Reference, operand_text, parse
+from flow_engine.conditions.review import problems_of
 from flow_engine.documents.references import normalise_name
 from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.importing.foreign import Remark
+from flow_engine.values import VariableIndex, VariableSpec
+from flow_engine.vocabulary import VariableType
 
 TOOLS: Final = "imported-tools"
 """Name of the MCP server of all tools that the original called by itself, at an address that is nobody's."""
@@ -45,63 +45,12 @@ _DELIMITER: Final = re.compile(r"\{(?=[{%#])|[}%](?=\})")
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*([^{}\s][^{}]*?)\s*\}\}")
 
 
-class Remark(TypedDict):
-    """Something of the original that the draft has not, or has in another form.
-
-    `pointer` is an RFC 6901 pointer into the original (of several files: the file's name comes first)."""
-
-    pointer: str
-    kept: Literal["changed", "dropped"]
-    message: str
-
-
 @dataclass(frozen=True, slots=True)
 class ImportedDraft:
     """`document` is a version with `draft: true`, ready to be saved; `remarks` say what it has not."""
 
     document: Mapping[str, object]
     remarks: Sequence[Remark]
-
-
-F = TypeVar("F", bound=BaseModel)
-
-
-class Foreign(BaseModel):
-    """A part of a foreign document. What is not declared is kept aside, to be told of."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", coerce_numbers_to_str=True)
-
-
-def read_foreign(model: type[F], raw: object) -> F:
-    """Raises CorrectTheInput `original_invalid` with every mistake that the format's reference knows."""
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        found = tuple(findings_of(error, model, raw, most=100))
-        raise CorrectTheInput("original_invalid", "the file is not of this format", found) from None
-
-
-def unread(
-    part: BaseModel, place: tuple[str | int, ...] = (), known: frozenset[str] = frozenset()
-) -> Iterator[Remark]:
-    """A remark for each property that no importer reads; those in `known` mean nothing here."""
-    for name in type(part).model_fields:
-        value: object = getattr(part, name)
-        alias = type(part).model_fields[name].alias or name
-        yield from _unread_in(value, (*place, alias), known)
-    for name in (part.model_extra or {}).keys() - known:
-        yield Remark(pointer=pointer(*place, name), kept="dropped", message=f"{name!r} has no counterpart")
-
-
-def _unread_in(value: object, place: tuple[str | int, ...], known: frozenset[str]) -> Iterator[Remark]:
-    if isinstance(value, BaseModel):
-        yield from unread(value, place, known)
-    elif isinstance(value, tuple):
-        for number, each in enumerate(cast("tuple[object, ...]", value)):
-            yield from _unread_in(each, (*place, number), known)
-    elif isinstance(value, Mapping):
-        for name, each in cast("Mapping[str, object]", value).items():
-            yield from _unread_in(each, (*place, name), known)
 
 
 @dataclass(slots=True)
@@ -253,6 +202,23 @@ class Draft:
         """The type of the variable of that name, `""` where none is of it."""
         return str(self.variables.get(identifier(name), {}).get("type", ""))
 
+    def fault_in(self, condition: str) -> str:
+        """Why a save would refuse the condition, `""` where it takes it."""
+        variables = VariableIndex(
+            VariableSpec(
+                str(each["_id"]),
+                str(each["name"]),
+                cast(VariableType, each["type"]),
+                enum_values=tuple(cast("Sequence[str]", each.get("enumValues", ()))),
+            )
+            for each in self.variables.values()
+        )
+        try:
+            problems = problems_of(parse(condition), variables, frozenset())
+        except ConditionMistake as mistake:
+            return str(mistake)
+        return next((reason for _, reason in problems), "")
+
     def imported(self) -> ImportedDraft:
         """The whole as a version's document, with the remarks so far. Raises CorrectTheInput where nothing in
         the original is a task."""
@@ -296,7 +262,8 @@ class Draft:
         if TOOLS in self.servers:
             tools = ", ".join(self.servers[TOOLS][1])
             self.changed((), f"the tools {tools} are expected at an MCP server {TOOLS!r}: give it an address")
-        return ImportedDraft(document, tuple(self.remarks))
+        told = {(remark["pointer"], remark["message"]): remark for remark in self.remarks}
+        return ImportedDraft(document, tuple(told.values()))
 
     def _task(self, task_id: str, task: TaskDraft) -> Mapping[str, object]:
         reasons = "; or ".join(reason.rstrip(".") for reason in task.entered_when)

@@ -10,7 +10,8 @@ from typing import Final
 
 from pydantic import Field, JsonValue
 
-from flow_engine.importing.drafts import Draft, Foreign, ImportedDraft, read_foreign, unread
+from flow_engine.importing.drafts import Draft, ImportedDraft
+from flow_engine.importing.foreign import Foreign, read_foreign, unread
 
 _NODE: Final = frozenset({"name"})
 _TYPES: Final[Mapping[str, str]] = {

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, JsonValue
 
-from flow_engine.importing import drafts
+from flow_engine.importing import drafts, foreign
 
 _TYPES: Final[Mapping[str, str]] = {
     "text": "string",
@@ -40,7 +40,7 @@ _COMPARISON: Final = re.compile(
 _SLOT_IN_TEXT: Final = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 
 
-class Branch(drafts.Foreign):
+class Branch(foreign.Foreign):
     """One of the alternatives behind a step: `if` and `then`, or `else`."""
 
     when: Annotated[str, Field(alias="if")] = ""
@@ -48,7 +48,7 @@ class Branch(drafts.Foreign):
     otherwise: Annotated["str | tuple[Step, ...]", Field(alias="else")] = ""
 
 
-class Step(drafts.Foreign):
+class Step(foreign.Foreign):
     id: str = ""
     collect: str = ""
     description: str = ""
@@ -63,25 +63,25 @@ class Step(drafts.Foreign):
     next: "str | tuple[Branch, ...]" = ""
 
 
-class RasaFlow(drafts.Foreign):
+class RasaFlow(foreign.Foreign):
     description: str = ""
     name: str = ""
     when: Annotated[str | bool, Field(alias="if")] = ""
     steps: tuple[Step, ...] = ()
 
 
-class Slot(drafts.Foreign):
+class Slot(foreign.Foreign):
     type: str = "text"
     values: tuple[JsonValue, ...] = ()
     initial_value: JsonValue = None
     mappings: JsonValue = None
 
 
-class Response(drafts.Foreign):
+class Response(foreign.Foreign):
     text: str = ""
 
 
-class RasaFiles(drafts.Foreign):
+class RasaFiles(foreign.Foreign):
     """What stands in all files together."""
 
     flows: Mapping[str, RasaFlow]
@@ -93,8 +93,8 @@ class RasaFiles(drafts.Foreign):
 def from_rasa(raw: JsonValue) -> drafts.ImportedDraft:
     """The flows as a draft. `raw` is what stands in the YAML files, merged by their keys. Raises
     CorrectTheInput `original_invalid`."""
-    files, draft = drafts.read_foreign(RasaFiles, raw), drafts.Draft()
-    draft.remarks += drafts.unread(files, (), _SILENT)
+    files, draft = foreign.read_foreign(RasaFiles, raw), drafts.Draft()
+    draft.remarks += foreign.unread(files, (), _SILENT)
     flows = {name: flow for name, flow in files.flows.items() if not name.startswith("pattern_")}
     for name in files.flows.keys() - flows.keys():
         draft.dropped(
@@ -218,7 +218,8 @@ class _Import:
         return f'"{written}"'
 
     def _condition(self, text: str) -> str:
-        """A predicate over slots in the engine's language, `""` where it says more than that."""
+        """A predicate over slots in the engine's language, `""` where it says more than that, or compares
+        what has another type."""
         words = re.split(r"\s+(and|or)\s+", text.strip())
         written: list[str] = []
         for part in words:
@@ -228,7 +229,8 @@ class _Import:
                 written.append(judged)
             else:
                 return ""
-        return " ".join(written)
+        condition = " ".join(written)
+        return "" if self._draft.fault_in(condition) else condition
 
     def _comparison(self, text: str) -> str:
         negated, bare = ("not ", text.removeprefix("not ")) if text.startswith("not ") else ("", text)

@@ -10,7 +10,8 @@ from typing import Final, Literal, cast
 
 from pydantic import Field, JsonValue
 
-from flow_engine.importing import drafts
+from flow_engine.importing import drafts, foreign
+from flow_engine.json_paths import PathRefused, read_path
 
 _VISUAL: Final = frozenset(
     {"begin_tag_display_position", "notes", "version", "conversation_flow_id", "last_modified"}
@@ -25,48 +26,48 @@ _EMPTY_WORDS: Final = frozenset({"", "always", "else"})
 _DECIDES: Final = frozenset({"branch", "extract_dynamic_variables"})
 
 
-class Equation(drafts.Foreign):
+class Equation(foreign.Foreign):
     left: str
     operator: Literal["==", "!=", ">", ">=", "<", "<=", "contains", "not_contains", "exists", "not_exist"]
     right: str = ""
 
 
-class Transition(drafts.Foreign):
+class Transition(foreign.Foreign):
     type: Literal["prompt", "equation"] = "prompt"
     prompt: str = ""
     equations: tuple[Equation, ...] = ()
     operator: Literal["||", "&&"] = "&&"
 
 
-class Edge(drafts.Foreign):
+class Edge(foreign.Foreign):
     id: str = ""
     transition_condition: Transition = Transition()
     destination_node_id: str = ""
 
 
-class Instruction(drafts.Foreign):
+class Instruction(foreign.Foreign):
     type: str = "prompt"
     text: str = ""
 
 
-class Position(drafts.Foreign):
+class Position(foreign.Foreign):
     x: float = 0
     y: float = 0
 
 
-class GlobalSetting(drafts.Foreign):
+class GlobalSetting(foreign.Foreign):
     condition: str
     go_back_conditions: tuple[Edge, ...] = ()
 
 
-class ExtractedVariable(drafts.Foreign):
+class ExtractedVariable(foreign.Foreign):
     name: str
     type: str = "string"
     description: str = ""
     choices: tuple[str, ...] = ()
 
 
-class Tool(drafts.Foreign):
+class Tool(foreign.Foreign):
     """A tool of the flow or of a subagent."""
 
     name: str
@@ -79,14 +80,14 @@ class Tool(drafts.Foreign):
     variables: tuple[ExtractedVariable, ...] = ()
 
 
-class McpServer(drafts.Foreign):
+class McpServer(foreign.Foreign):
     name: str
     url: str = ""
     id: str = ""
     mcp_id: str = ""
 
 
-class Node(drafts.Foreign):
+class Node(foreign.Foreign):
     id: str
     type: str
     name: str = ""
@@ -109,12 +110,12 @@ class Node(drafts.Foreign):
     response_variables: Mapping[str, str] = Field(default_factory=dict[str, str])
 
 
-class ModelChoice(drafts.Foreign):
+class ModelChoice(foreign.Foreign):
     model: str
     type: str = ""
 
 
-class ConversationFlow(drafts.Foreign):
+class ConversationFlow(foreign.Foreign):
     nodes: tuple[Node, ...]
     start_node_id: str = ""
     global_prompt: str = ""
@@ -145,7 +146,7 @@ def from_retell(raw: JsonValue) -> drafts.ImportedDraft:
         if isinstance(language := raw.get("language"), str):
             draft.language = language
         raw, place = inner, ("conversationFlow",)
-    flow = drafts.read_foreign(ConversationFlow, raw)
+    flow = foreign.read_foreign(ConversationFlow, raw)
     return _Import(draft, flow, place).made()
 
 
@@ -157,7 +158,7 @@ class _Import:
 
     def made(self) -> drafts.ImportedDraft:
         draft, flow = self._draft, self._flow
-        draft.remarks += drafts.unread(flow, self._place, _VISUAL)
+        draft.remarks += foreign.unread(flow, self._place, _VISUAL)
         draft.defaults.update(flow.default_dynamic_variables)
         for node in flow.nodes:
             self._collects(node)
@@ -193,14 +194,19 @@ class _Import:
         for each in found:
             kind = each.type if each.type in _TYPES else "string"
             self._draft.variable(each.name, kind, each.description, each.choices)
-        called = [tool.response_variables for tool in (*node.tools, *self._called(node))]
+        called = [tool.response_variables for _, tool in self._tools(node)]
         for results in (node.response_variables, *called):
             for name in results:
                 self._draft.variable(name, "custom", "")
 
-    def _called(self, node: Node) -> list[Tool]:
+    def _tools(self, node: Node) -> Iterator[tuple[tuple[str | int, ...], Tool]]:
+        """The node's own and those of the flow that it calls, each with its place."""
+        for number, tool in enumerate(node.tools):
+            yield (*self._places[node.id], "tools", number), tool
         wanted = {node.tool_id, *node.tool_ids} - {""}
-        return [tool for tool in self._flow.tools if wanted & {tool.tool_id, tool.name}]
+        for number, tool in enumerate(self._flow.tools):
+            if wanted & {tool.tool_id, tool.name}:
+                yield (*self._place, "tools", number), tool
 
     def _task_of(self, node: Node) -> None:
         draft, place = self._draft, self._places[node.id]
@@ -233,30 +239,22 @@ class _Import:
 
     def _tools_of(self, node: Node, task: drafts.TaskDraft) -> None:
         servers = {each.mcp_id or each.id or each.name: each for each in self._flow.mcps}
-        tools = [
-            each
-            for each in (*node.tools, *self._called(node))
-            if each.type not in {"extract_dynamic_variable"}
-        ]
+        tools = [(at, each) for at, each in self._tools(node) if each.type != "extract_dynamic_variable"]
         if node.type == "mcp" and node.mcp_tool_name:
-            tools.append(
-                Tool(
-                    name=node.mcp_tool_name,
-                    type="mcp",
-                    mcp_id=node.mcp_id,
-                    response_variables=node.response_variables,
-                )
+            called = Tool(
+                name=node.mcp_tool_name,
+                type="mcp",
+                mcp_id=node.mcp_id,
+                response_variables=node.response_variables,
             )
-        for tool in tools:
+            tools.append((self._places[node.id], called))
+        for place, tool in tools:
             if tool.type in {"end_call", "transfer_call", "agent_swap"}:
                 self._draft.dropped(
                     self._places[node.id], f"the tool {tool.name!r} ends or transfers: connect a task for it"
                 )
                 continue
-            results = {
-                name: path if path.startswith("$") else f"$.{path}"
-                for name, path in tool.response_variables.items()
-            }
+            results = dict(self._results(tool, (*place, "response_variables")))
             server = servers.get(tool.mcp_id)
             if server is None:
                 self._draft.tool(task, tool.name, tool.description, results=results)
@@ -265,7 +263,18 @@ class _Import:
                     task, tool.name, tool.description, server=server.name, url=server.url, results=results
                 )
         if node.type in {"function", "mcp"} and tools:
-            task.prompts.append(f"Call {tools[-1].name} once, then go on.")
+            task.prompts.append(f"Call {tools[-1][1].name} once, then go on.")
+
+    def _results(self, tool: Tool, place: tuple[str | int, ...]) -> Iterator[tuple[str, str]]:
+        """JSONPaths by variable, without those that nobody can read."""
+        for name, original in tool.response_variables.items():
+            path = original if original.startswith("$") else f"$.{original}"
+            try:
+                read_path(path)
+            except PathRefused as refused:
+                self._draft.dropped((*place, name), f"the path {original!r} of {tool.name!r}: {refused}")
+            else:
+                yield name, path
 
     def _ways(self, node: Node, seen: tuple[str, ...]) -> Iterator[_Way]:
         """Every way to a task, through nodes that are none; each node at most once on it."""
@@ -302,13 +311,17 @@ class _Import:
         if transition.type == "prompt":
             return transition.prompt, ""
         parts = [self._equation(each) for each in transition.equations]
-        if any(part is None for part in parts):
-            self._draft.changed(place, "'contains' is judged by the model, not by the engine")
-            said = (f"{each.left} {each.operator} {each.right}".strip() for each in transition.equations)
-            return f" {'and' if transition.operator == '&&' else 'or'} ".join(said), ""
-        return "", drafts.joined(
-            [part or "" for part in parts], "and" if transition.operator == "&&" else "or"
-        )
+        word = "and" if transition.operator == "&&" else "or"
+        condition = drafts.joined([part or "" for part in parts], word)
+        if None in parts:
+            why = "'contains' is judged by the model, not by the engine"
+        elif condition and (fault := self._draft.fault_in(condition)):
+            why = f"the model judges it: {fault}"
+        else:
+            return "", condition
+        self._draft.changed(place, why)
+        said = (f"{each.left} {each.operator} {each.right}".strip() for each in transition.equations)
+        return f" {word} ".join(said), ""
 
     def _equation(self, equation: Equation) -> str | None:
         name = equation.left.strip().removeprefix("{{").removesuffix("}}").strip()

@@ -93,6 +93,30 @@ class TestRetell:
         assert when == "(vars.urgency == 'today') and (vars.mileage > 200000)"
         assert errors_of(found.document) == []
 
+    def test_a_comparison_that_no_value_of_the_type_allows_is_the_model_s(self) -> None:
+        _, raw = copy.deepcopy(known()["retell"])
+        equation = {"left": "{{mileage}}", "operator": "==", "right": "unknown"}
+        transition = {"type": "equation", "equations": [equation]}
+        raw["nodes"][2]["edges"] = [{"destination_node_id": "n-bye", "transition_condition": transition}]
+        found = Imported(IMPORTERS["retell"](raw))
+        assert "n-bye" not in found.tasks["n-hello"].get("connectionConditions", {})
+        assert "{{ $vars.mileage }} == unknown" in found.tasks["n-hello"]["prompt"]
+        kept, message = found.remark("/nodes/2/edges/0/transition_condition")
+        assert (kept, "'unknown'" in message) == ("changed", True)
+        assert errors_of(found.document) == []
+
+    @pytest.mark.parametrize("path", ["data.items.0.id", "", "$.[", "$..a..b"])
+    def test_a_path_into_a_result_that_nobody_can_read_is_told(self, path: str) -> None:
+        _, raw = copy.deepcopy(known()["retell"])
+        number, tool = next((n, each) for n, each in enumerate(raw["tools"]) if "response_variables" in each)
+        tool["response_variables"] = {"slots": path, "other": "data.other"}
+        found = Imported(IMPORTERS["retell"](raw))
+        (selection,) = found.tasks["n-slots"]["mcpToolSelection"]
+        assert selection["selectedTools"][0]["resultMapping"] == {"other": "$.data.other"}
+        kept, message = found.remark(f"/tools/{number}/response_variables/slots")
+        assert (kept, repr(path) in message) == ("dropped", True)
+        assert errors_of(found.document) == []
+
     def test_a_global_node_is_a_global_task_that_returns(self) -> None:
         found = imported("retell")
         assert found.document["globalTasks"] == ["n-hours"]
@@ -193,6 +217,7 @@ class TestDialogflow:
             ("NOT ($session.params.n = 3 OR $session.params.t = 'x')", "not (vars.n == 3 or vars.t == 'x')"),
             ("$session.params.unknown = true", "tenant.unknown == true"),
             ('$session.params.t : "x"', ""),
+            ('$session.params.n = "many"', ""),
         ],
     )
     def test_conditions_are_written_in_the_engine_s_language(self, original: str, written: str) -> None:
@@ -265,6 +290,21 @@ class TestRasa:
             "top_up_amount": "number",
         }
         assert variables["amount"]["prompt"] == "how much is sent, in euros"
+
+    def test_a_predicate_that_no_value_of_the_type_allows_is_the_model_s(self) -> None:
+        steps = [{"noop": True, "next": [{"if": "slots.a > 'b'", "then": [{"link": "behind"}]}]}]
+        raw = {
+            "flows": {
+                "first": {"description": "x", "if": "slots.a == 'c'", "steps": steps},
+                "behind": {"description": "y", "steps": [{"action": "utter_y"}]},
+            },
+            "slots": {"a": {"type": "bool"}},
+        }
+        found = Imported(IMPORTERS["rasa"](raw))
+        assert found.remark("/flows/first/if")[0] == "changed"
+        assert found.remark("/flows/first/steps/0/next/0/then/0")[0] == "changed"
+        assert found.tasks["first"]["connectedTasks"] == ["behind"]
+        assert errors_of(found.document) == []
 
     def test_patterns_and_predicates_beyond_the_language_are_told(self) -> None:
         found = imported("rasa")
