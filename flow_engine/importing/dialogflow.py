@@ -301,8 +301,9 @@ class _Import:
             target = self._target(flow, route, at)
             if not again:
                 self._fulfilled(source, target, route, words, (*at, "triggerFulfillment"))
-            if target and target != source and not (again and target in self._draft.tasks[source].ways):
-                self._draft.way(source, target, when=when, reason=words, automatic=bool(when) and not words)
+            if target and target != source:
+                alone = bool(when) and not words
+                self._draft.way(source, target, when=when, reason=words, automatic=alone, place=at)
 
     def _fulfilled(
         self, source: str, target: str, route: Route, words: str, place: tuple[str | int, ...]

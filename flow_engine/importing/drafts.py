@@ -6,7 +6,7 @@ phone and chat, one contact a conversation, the presets of the media settings.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast
 
 from flow_engine.conditions.language import ConditionMistake, Constant, Reference, operand_text, parse
@@ -56,7 +56,7 @@ class ImportedDraft:
 @dataclass(slots=True)
 class TaskDraft:
     """All texts stand as in the original, with its `{{ name }}` placeholders. `entered_when` are reasons to
-    enter the task, one of each way to it; `needs` tells of each variable whether it is required."""
+    enter the task from anywhere; `needs` tells of each variable whether it is required."""
 
     name: str
     human: bool = False
@@ -73,13 +73,30 @@ class TaskDraft:
     position: tuple[float, float] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way of the original: `when` in the engine's language, `reason` in words, `""` where there is none.
+    Where both are given, both have to be true."""
+
+    when: str
+    reason: str
+    place: Sequence[str | int]
+
+
 @dataclass(slots=True)
 class WayDraft:
-    """A connection. `conditions` are alternatives; an empty one lets everything pass."""
+    """A connection. One of its alternatives is enough."""
 
-    conditions: list[str] = field(default_factory=list[str])
-    reasons: list[str] = field(default_factory=list[str])
+    alternatives: list[Alternative] = field(default_factory=list[Alternative])
     automatic: bool = False
+
+    @property
+    def when(self) -> str:
+        return joined((each.when for each in self.alternatives), "or")
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        return [*dict.fromkeys(each.reason for each in self.alternatives if each.reason)]
 
 
 @dataclass(slots=True)
@@ -161,19 +178,22 @@ class Draft:
         task.tools.setdefault(server, {})[name] = results or {}
 
     def way(
-        self, source: str, target: str, *, when: str = "", reason: str = "", automatic: bool = False
+        self,
+        source: str,
+        target: str,
+        *,
+        when: str = "",
+        reason: str = "",
+        automatic: bool = False,
+        place: Sequence[str | int] = (),
     ) -> None:
-        """A connection. `when` is a condition of the engine's language, `reason` says it in words.
-        `automatic`: as soon as the condition holds."""
+        """A connection. `when` is a condition of the engine's language, `reason` says in words what has to be
+        true beside it, or what it says. `automatic`: as soon as the condition holds."""
         if source == target:
             return
         way = self.tasks[source].ways.setdefault(target, WayDraft())
-        way.conditions.append(when)
+        way.alternatives.append(Alternative(when, reason, place))
         way.automatic |= automatic
-        if reason and reason not in way.reasons:
-            way.reasons.append(reason)
-            if reason not in self.tasks[target].entered_when:
-                self.tasks[target].entered_when.append(reason)
 
     def text(self, original: str) -> str:
         """A prompt with its `{{ name }}` placeholders as the engine writes them: a variable's value, else
@@ -225,6 +245,8 @@ class Draft:
         if not self.tasks:
             nothing = Finding("", "nothing_to_import", "nothing in it speaks: accepted is at least one task")
             raise CorrectTheInput("original_invalid", "the file has no task", (nothing,))
+        for source in self.tasks.values():
+            self._tell_ways(source)
         positions = {
             identifier(task_id): {"x": task.position[0], "y": task.position[1]}
             for task_id, task in self.tasks.items()
@@ -264,6 +286,20 @@ class Draft:
             self.changed((), f"the tools {tools} are expected at an MCP server {TOOLS!r}: give it an address")
         told = {(remark["pointer"], remark["message"]): remark for remark in self.remarks}
         return ImportedDraft(document, tuple(told.values()))
+
+    def _tell_ways(self, source: TaskDraft) -> None:
+        """Tells what the model judges: the reasons, and the conditions of a connection that is open without
+        them too, or that are too long together."""
+        for target_id, way in source.ways.items():
+            target = self.tasks[target_id]
+            open_anyway = f"another way to {target.name!r} is open without it"
+            why = self.fault_in(way.when) if way.when else open_anyway
+            for number, each in enumerate(way.alternatives):
+                if why and each.when:
+                    self.changed(each.place, f"the model judges {each.when!r}: {why}")
+                    reason = " and ".join(filter(None, (each.reason, each.when)))
+                    way.alternatives[number] = replace(each, when="", reason=reason)
+            target.entered_when += [each for each in way.reasons if each not in target.entered_when]
 
     def _task(self, task_id: str, task: TaskDraft) -> Mapping[str, object]:
         reasons = "; or ".join(reason.rstrip(".") for reason in task.entered_when)
@@ -319,13 +355,9 @@ class Draft:
 
 def _conditions(ways: Mapping[str, WayDraft]) -> Iterator[tuple[str, Mapping[str, str]]]:
     for target, way in ways.items():
-        if not all(way.conditions):
+        if not way.when:
             continue
-        alternatives = list(dict.fromkeys(way.conditions))
-        when = (
-            alternatives[0] if len(alternatives) == 1 else " or ".join(f"({each})" for each in alternatives)
-        )
-        shape = {"when": when}
+        shape = {"when": way.when}
         if way.reasons:
             shape["reason"] = "; or ".join(way.reasons)
         yield identifier(target), {**shape, "advance": "auto"} if way.automatic else shape

@@ -207,7 +207,7 @@ class _Import:
         condition = self._condition(when) if when else ""
         if when and not condition:
             self._draft.changed(place, f"the model judges {when!r}")
-        self._draft.way(source, target, when=condition, reason=when)
+        self._draft.way(source, target, when=condition, reason=when, place=place)
         return f"Go on to {self._draft.tasks[target].name!r}."
 
     def _utterance(self, name: str) -> str:

@@ -128,12 +128,14 @@ class ConversationFlow(foreign.Foreign):
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """`words` and `equations` both have to be true; `collected` are variables asked for on the way."""
+    """`words` and `equations` both have to be true; `collected` are variables asked for on the way. `place`
+    is that of its last edge with equations, else of its first edge."""
 
     target: str
     words: tuple[str, ...]
     equations: tuple[str, ...]
     collected: tuple[str, ...]
+    place: tuple[str | int, ...]
 
 
 def from_retell(raw: JsonValue) -> drafts.ImportedDraft:
@@ -177,7 +179,8 @@ class _Import:
                     draft.tasks[way.target].needs.setdefault(name, False)
                 when = drafts.joined(way.equations, "and")
                 words = " and ".join(each for each in way.words if each.casefold() not in _EMPTY_WORDS)
-                draft.way(node.id, way.target, when=when, reason=words, automatic=bool(when) and not words)
+                alone = bool(when) and not words
+                draft.way(node.id, way.target, when=when, reason=words, automatic=alone, place=way.place)
         start = flow.start_node_id or flow.nodes[0].id
         while start in self._nodes and start not in draft.tasks:  # nothing is spoken there
             onward = [way.target for way in self._ways(self._nodes[start], (start,))]
@@ -296,7 +299,7 @@ class _Import:
             elif at == "else_edge" and node.type not in _DECIDES:
                 words = "nothing else applies"
             if target.id in self._draft.tasks:
-                yield _Way(target.id, (words,), (equations,), collected)
+                yield _Way(target.id, (words,), (equations,), collected, place)
             elif target.id not in seen:
                 for way in self._ways(target, (*seen, target.id)):
                     yield _Way(
@@ -304,6 +307,7 @@ class _Import:
                         (words, *way.words),
                         (equations, *way.equations),
                         (*collected, *way.collected),
+                        way.place if any(way.equations) else place,
                     )
 
     def _condition(self, transition: Transition, place: tuple[str | int, ...]) -> tuple[str, str]:

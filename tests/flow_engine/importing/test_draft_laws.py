@@ -149,11 +149,30 @@ class TestWays:
         assert found.tasks["two"]["description"] == "Enter when: the age is known; or they write."
         assert errors_of(found.document) == []
 
-    def test_a_way_without_a_condition_opens_all_of_them(self) -> None:
+    def test_a_way_without_a_condition_opens_all_of_them_and_the_model_judges_the_others(self) -> None:
         draft, _ = self.draft()
-        draft.way("one", "two", when="has(vars.age)", automatic=True)
-        draft.way("one", "two", reason="they ask")
-        assert Imported(draft.imported()).condition("one", "two") == {}
+        draft.way("one", "two", when="has(vars.age)", automatic=True, place=("a",))
+        draft.way("one", "two", when="channel == 'chat'", reason="they write", place=("b",))
+        draft.way("one", "two", reason="they ask", place=("c",))
+        found = Imported(draft.imported())
+        assert found.condition("one", "two") == {}
+        reasons = "has(vars.age); or they write and channel == 'chat'; or they ask"
+        assert f"Go on to 'Two' when: {reasons}" in found.tasks["one"]["prompt"]
+        assert found.tasks["two"]["description"] == f"Enter when: {reasons}."
+        assert [(each["kept"], each["pointer"]) for each in found.draft.remarks] == [
+            ("changed", "/a"),
+            ("changed", "/b"),
+        ]
+
+    def test_conditions_that_are_too_long_together_are_the_model_s(self) -> None:
+        draft, _ = self.draft()
+        for number in range(100):
+            draft.way("one", "two", when=f"vars.age == 'number {number}'", place=(number,))
+        found = Imported(draft.imported())
+        assert found.condition("one", "two") == {}
+        assert [each["pointer"] for each in found.draft.remarks] == [f"/{number}" for number in range(100)]
+        assert "vars.age == 'number 99'" in found.tasks["two"]["description"]
+        assert errors_of(found.document) == []
 
     def test_a_way_to_itself_is_none(self) -> None:
         draft, one = self.draft()

@@ -93,6 +93,14 @@ class TestRetell:
         assert when == "(vars.urgency == 'today') and (vars.mileage > 200000)"
         assert errors_of(found.document) == []
 
+    def test_a_condition_beside_a_way_without_one_is_told_at_its_edge(self) -> None:
+        found = imported("retell")  # its branch leads to a person by equations, and by words
+        assert found.condition("n-hello", "n-person") == {}
+        judged = "(vars.urgency == 'today') and (vars.mileage > 200000)"
+        assert judged in found.tasks["n-hello"]["prompt"]
+        kept, message = found.remark("/nodes/2/edges/0")
+        assert (kept, judged in message) == ("changed", True)
+
     def test_a_comparison_that_no_value_of_the_type_allows_is_the_model_s(self) -> None:
         _, raw = copy.deepcopy(known()["retell"])
         equation = {"left": "{{mileage}}", "operator": "==", "right": "unknown"}
@@ -189,6 +197,22 @@ class TestDialogflow:
         )
         pages = [name for name in found.tasks if name.startswith("Default Start Flow.")]
         assert all(self.BOOK in found.tasks[name]["connectedTasks"] for name in pages if name != self.BOOK)
+
+    @pytest.mark.parametrize("place", ["page", "flow"])
+    def test_an_intent_opens_what_a_condition_of_the_same_page_guards(self, place: str) -> None:
+        guarded = {"condition": "$session.params.n > 3", "targetPage": "next"}
+        asked = {"intent": "skip", "targetPage": "next"}
+        page = {
+            "displayName": "ask",
+            "form": {"parameters": [{"displayName": "n", "entityType": "@sys.number"}]},
+            "transitionRoutes": [guarded, asked] if place == "page" else [guarded],
+        }
+        flow = {"displayName": "f", "pages": [page, {"displayName": "next"}]}
+        flow["transitionRoutes"] = [] if place == "page" else [asked]
+        found = Imported(IMPORTERS["dialogflow-cx"]({"flows": [flow]}))
+        assert found.condition("f.ask", "f.next") == {}
+        assert "when: vars.n > 3; or the user means 'skip'" in found.tasks["f.ask"]["prompt"]
+        assert found.remark("/flows/0/pages/0/transitionRoutes/0")[0] == "changed"
 
     def test_a_handoff_makes_the_task_a_human_s(self) -> None:
         found = imported("dialogflow-cx")
