@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import TypedDict
 
 from flow_engine.documents.findings import findings_of
-from flow_engine.errors import CorrectTheInput, pointer
+from flow_engine.errors import CorrectTheInput, Finding, pointer
 
 
 class Remark(TypedDict):
@@ -34,8 +34,29 @@ def read_foreign(model: type[F], raw: object) -> F:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        found = tuple(findings_of(error, model, raw, most=100))
-        raise CorrectTheInput("original_invalid", "the file is not of this format", found) from None
+        told = (_placed(each, raw) for each in findings_of(error, model, raw, most=100))
+        found = {(each.pointer, each.message): each for each in told}
+        # That a union's other branch would be no list says nothing where something in the list is wrong.
+        inner = {place[:end] for place, _ in found for end, sign in enumerate(place) if sign == "/"}
+        listed = tuple(each for each in found.values() if each.pointer not in inner)
+        raise CorrectTheInput("original_invalid", "the file is not of this format", listed) from None
+
+
+def _placed(finding: Finding, raw: object) -> Finding:
+    """With a pointer into the document: without the names that pydantic gives to branches of a union. What is
+    missing is pointed at all the same."""
+    missing = finding.code == "missing_property"
+    parts = [each.replace("~1", "/").replace("~0", "~") for each in finding.pointer.split("/")[1:]]
+    place: list[str] = []
+    for number, part in enumerate(parts, 1):
+        if isinstance(raw, list) and part.isdecimal():
+            raw = cast("list[object]", raw)[int(part)]
+        elif isinstance(raw, dict) and part in raw:
+            raw = cast("dict[str, object]", raw)[part]
+        elif not (missing and number == len(parts)):
+            continue
+        place.append(part)
+    return Finding(pointer(*place), finding.code, finding.message)
 
 
 def unread(

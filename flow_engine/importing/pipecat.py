@@ -6,13 +6,14 @@ is a tool.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Annotated, Final, cast
 
-from pydantic import Field, JsonValue
+from pydantic import BeforeValidator, Discriminator, Field, JsonValue, Tag
 
 from flow_engine.importing.drafts import Draft, ImportedDraft
 from flow_engine.importing.foreign import Foreign, read_foreign, unread
 
+_WRAPPINGS: Final = ("function", "function_declarations")
 _NODE: Final = frozenset({"name"})
 _TYPES: Final[Mapping[str, str]] = {
     "string": "string",
@@ -28,8 +29,15 @@ class Message(Foreign):
     content: str = ""
 
 
+def _not_null(kind: object) -> object:
+    """Of a list of types, which JSON Schema has too, the first that is a value's."""
+    if not isinstance(kind, list):
+        return kind
+    return next((each for each in cast("list[object]", kind) if each != "null"), "string")
+
+
 class Property(Foreign):
-    type: str = "string"
+    type: Annotated[str, BeforeValidator(_not_null)] = "string"
     description: str = ""
     format: str = ""
     enum: tuple[JsonValue, ...] = ()
@@ -50,7 +58,7 @@ class Branch(Foreign):
 class Function(Foreign):
     name: str
     description: str = ""
-    handler: str = ""
+    handler: str | None = None
     transition_only: bool = False
     transition_to: str | Branch | None = None
     parameters: Parameters | None = None
@@ -73,6 +81,18 @@ class Wrapped(Foreign):
     function_declarations: tuple[Function, ...] = ()
 
 
+def _form_of(function: object) -> str:
+    if not isinstance(function, Mapping):
+        return "plain"
+    inside = (cast("Mapping[str, object]", function).get(name) for name in _WRAPPINGS)
+    return "wrapped" if any(each is not None for each in inside) else "plain"
+
+
+AnyFunction = Annotated[
+    Annotated[Wrapped, Tag("wrapped")] | Annotated[Function, Tag("plain")], Discriminator(_form_of)
+]
+
+
 class Action(Foreign):
     type: str
     text: str = ""
@@ -83,7 +103,7 @@ class Node(Foreign):
     task_messages: tuple[Message, ...] = ()
     role_message: str = ""
     role_messages: tuple[Message, ...] = ()
-    functions: tuple[Wrapped | Function, ...] = ()
+    functions: tuple[AnyFunction, ...] = ()
     pre_actions: tuple[Action, ...] = ()
     post_actions: tuple[Action, ...] = ()
     context_strategy: JsonValue = None
@@ -98,7 +118,7 @@ class Node(Foreign):
 class FlowConfig(Foreign):
     initial_node: str
     nodes: Mapping[str, Node]
-    global_functions: tuple[Wrapped | Function, ...] = ()
+    global_functions: tuple[AnyFunction, ...] = ()
 
 
 def from_pipecat(raw: JsonValue) -> ImportedDraft:
@@ -124,7 +144,7 @@ def from_pipecat(raw: JsonValue) -> ImportedDraft:
     return draft.imported()
 
 
-def _functions(group: tuple[Wrapped | Function, ...]) -> Iterator[tuple[int, Function]]:
+def _functions(group: tuple[AnyFunction, ...]) -> Iterator[tuple[int, Function]]:
     for number, each in enumerate(group):
         if isinstance(each, Function):
             yield number, each

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from flow_engine.errors import CorrectTheInput
+from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.importing import IMPORTERS
 from tests.flow_engine.importing.originals import (
     Imported,
@@ -366,6 +366,41 @@ class TestPipecat:
             "take_cake",
         ]
 
+    @pytest.mark.parametrize("wrapping", ["", "function", "function_declarations"])
+    def test_a_function_is_read_with_what_json_schema_and_null_allow(self, wrapping: str) -> None:
+        size, why = {"type": ["null", "integer"]}, {"type": ["null"]}
+        function: Any = {"name": "choose", "handler": None, "transition_to": "b"}
+        function |= {"properties": {"size": size, "why": why}, "required": ["size"]}
+        if wrapping:
+            function = {wrapping: function if wrapping == "function" else [function]}
+        raw: Any = {"initial_node": "a", "nodes": {"a": {"functions": [function]}, "b": {}}}
+        found = Imported(IMPORTERS["pipecat"](raw))
+        assert found.tasks["a"]["connectedTasks"] == ["b"]
+        assert found.tasks["a"]["mcpToolSelection"] == []
+        assert found.tasks["b"]["transitionParameters"] == [
+            {"variableId": "size", "required": True},
+            {"variableId": "why", "required": False},
+        ]
+        types = {name: each["type"] for name, each in found.variables.items()}
+        assert types == {"size": "number", "why": "string"}
+
+    @pytest.mark.parametrize(
+        ("function", "inside"),
+        [
+            ({"description": "x"}, "/name"),
+            ({"function": {"description": "x"}}, "/function/name"),
+            ({"function_declarations": [{}]}, "/function_declarations/0/name"),
+            ({"type": "function", "function": None}, "/name"),
+            ("choose", ""),
+            (None, ""),
+        ],
+    )
+    def test_a_function_that_cannot_be_read_is_told(self, function: Any, inside: str) -> None:
+        raw: Any = {"initial_node": "a", "nodes": {"a": {"functions": [function]}}}
+        with pytest.raises(CorrectTheInput) as refused:
+            IMPORTERS["pipecat"](raw)
+        assert [each.pointer for each in refused.value.findings] == [f"/nodes/a/functions/0{inside}"]
+
     def test_roles_are_the_global_prompt_and_another_one_the_task_s(self) -> None:
         found = imported("pipecat")
         assert found.document["globalPrompt"].startswith("You take orders for a bakery.")
@@ -392,6 +427,9 @@ class TestPipecat:
 # What nobody foresaw ------------------------------------------------------------------------------------
 
 
+RASA_LINK = "/flows/a/steps/0/next/0/then/0/link"
+
+
 @pytest.mark.parametrize(
     ("kind", "raw", "pointer"),
     [
@@ -399,6 +437,7 @@ class TestPipecat:
         ("retell", {}, "/nodes"),
         ("dialogflow-cx", {"flows": [{}]}, "/flows/0/displayName"),
         ("rasa", {"slots": {}}, "/flows"),
+        ("rasa", {"flows": {"a": {"steps": [{"next": [{"then": [{"link": []}]}]}]}}}, RASA_LINK),
         ("pipecat", {"nodes": {}}, "/initial_node"),
         ("pipecat", [], ""),
     ],
@@ -408,6 +447,9 @@ def test_what_is_of_another_format_is_refused_with_its_place(kind: Any, raw: Any
         IMPORTERS[kind](raw)
     assert refused.value.code == "original_invalid"
     assert pointer in [finding.pointer for finding in refused.value.findings]
+    for finding in refused.value.findings:
+        missing = finding.code == "missing_property"
+        assert pointed_at(raw, finding.pointer.rpartition("/")[0] if missing else finding.pointer)
 
 
 def changed(raw: Any, path: tuple[str | int, ...], value: object) -> Any:
@@ -461,9 +503,11 @@ def test_an_original_with_odd_parts_is_refused_or_becomes_a_sound_draft(
     except CorrectTheInput as refused:
         findings = refused.findings
     else:
-        findings = ("none",)
+        findings = (Finding("", "none", ""),)
         assert errors_of(draft.document) == []
     assert findings
+    there = [each.pointer for each in findings if each.code != "missing_property"]
+    assert [each for each in there if not pointed_at(raw, each)] == []
 
 
 EDGES = st.lists(st.tuples(st.integers(0, 7), st.sampled_from(["", "the caller asks", "Else"])), max_size=4)
