@@ -13,7 +13,7 @@ from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.graph import Barriers, Exploration, explore, explore_arrivals, reversed_edges
 from flow_engine.task_types import TASK_KINDS
-from flow_engine.templates import Template, compile_template
+from flow_engine.templates import Template, compile_template, is_template
 from flow_engine.values import VariableIndex, VariableSpec
 
 MOST_BITS = 6
@@ -337,13 +337,13 @@ class Inspection:
             sources.append((pointer("tasks", number, "prompt"), task.prompt))
             sources.append((pointer("tasks", number, "description"), task.description))
         for place, config in self.speech():
-            if "{{" in config.provider:  # without a tag these are passed on as they are
+            if is_template(config.provider):  # without a tag these are passed on as they are
                 sources.append((f"{place}/provider", config.provider))
-            if isinstance(config, documents.BaseTtsConfig) and "{{" in config.voice:
+            if isinstance(config, documents.BaseTtsConfig) and is_template(config.voice):
                 sources.append((f"{place}/voice", config.voice))
         media = self.version.media_config
         for channels, llm in (("audio", media.audio.llm), ("text", media.text.llm)):
-            if llm is not None and llm.model and "{{" in llm.model:
+            if llm is not None and llm.model and is_template(llm.model):
                 sources.append((pointer("mediaConfig", channels, "llm", "model"), llm.model))
         return tuple(
             PlacedTemplate(place, source, compile_template(source, lenient=True)) for place, source in sources

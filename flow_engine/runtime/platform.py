@@ -14,7 +14,7 @@ from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.prompt import Composer, PromptSections
 from flow_engine.runtime.rendered import Reads, TaskTexts, reads_of
 from flow_engine.runtime.replies import FixedParts, JsonObject, MediaReply
-from flow_engine.templates import REFERENCE, Allowance, TemplateScope, render_source
+from flow_engine.templates import REFERENCE, Allowance, TemplateScope, is_template, render_source
 from flow_engine.vocabulary import MemoryFormat
 
 FALLBACK_LANGUAGE = "en-US"
@@ -135,7 +135,7 @@ class MediaSettings:
         """The name of the model that will read the prompt: it chooses the system prompts (F26). None for a
         template, which may change its mind in the middle of a conversation."""
         name = (_object(self.audio if channel == "phone" else self.text, "llm") or {}).get("model")
-        return name if isinstance(name, str) and "{{" not in name else None
+        return name if isinstance(name, str) and not is_template(name) else None
 
 
 def audio_settings(version: FlowVersion, presets: Presets) -> JsonObject:
@@ -160,7 +160,7 @@ def _object(settings: JsonObject, key: str) -> JsonObject | None:
 
 def _templates(settings: object) -> Iterator[str]:
     if isinstance(settings, str):
-        if "{{" in settings:
+        if is_template(settings):
             yield settings
     elif isinstance(settings, Mapping):
         for part in cast("JsonObject", settings).values():
@@ -204,7 +204,7 @@ def _rendered(settings: object, scope: TemplateScope, allowance: Allowance) -> t
     rendered, whole = {**cast("JsonObject", settings)}, True
     for key in ("provider", "voice", "model"):
         source = rendered.get(key)
-        if isinstance(source, str) and "{{" in source:
+        if isinstance(source, str) and is_template(source):
             value = render_source(source, scope, allowance)
             rendered[key] = value.text
             whole = whole and value.whole and bool(value.text.strip()) and REFERENCE not in value.text

@@ -14,7 +14,13 @@ before it is done.
 
 from flow_engine.templates.frame import Allowance, TemplateScope
 from flow_engine.templates.names import REFERENCE, VALUES
-from flow_engine.templates.template import Template, compile_template, lint_template, render_source
+from flow_engine.templates.template import (
+    Template,
+    compile_template,
+    is_template,
+    lint_template,
+    render_source,
+)
 
 __all__ = [
     "REFERENCE",
@@ -23,6 +29,7 @@ __all__ = [
     "Template",
     "TemplateScope",
     "compile_template",
+    "is_template",
     "lint_template",
     "render_source",
 ]

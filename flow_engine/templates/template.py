@@ -289,10 +289,15 @@ def compile_template(source: str, *, lenient: bool = False) -> Template:
     return template
 
 
+def is_template(source: str) -> bool:
+    """Whether anything in the text is the template language's."""
+    return any(tag in source for tag in _TAGS)
+
+
 def render_source(source: str, scope: TemplateScope, allowance: Allowance) -> Rendering:
     """Compile, unless it was met before, and render; only a marker once the allowance is spent. At most 256
     KiB of UTF-8. Never raises."""
-    if not any(tag in source for tag in _TAGS):
+    if not is_template(source):
         return Rendering(source, whole=True)
     if allowance.is_spent:
         allowance.cut = True
@@ -334,7 +339,7 @@ def lint_template(
 def _compile(source: str) -> Template:
     try:
         parsing.check_size(source)
-        if not any(tag in source for tag in _TAGS):
+        if not is_template(source):
             return Template(source, suspicions=suspicions_in_prose(source, 1 + source.count("\n")))
         compiler = _Compiler()
         program = compiler.block(parsing.parse(source).body)

@@ -37,13 +37,19 @@ def test_errors_refuse_it_and_all_are_told() -> None:  # F9
     assert told == [("/globalPrompt", "template_forbidden"), ("/conversationalFlowId", "flow_mismatch")]
 
 
-def test_a_voice_that_could_not_be_rendered_refuses_it() -> None:  # F3 F9
+@pytest.mark.parametrize(
+    "template", ["{{ cycler.__init__() }}", "{% if $task.name == 'welcome' %}small", "{# small"]
+)
+def test_a_voice_or_model_that_could_not_be_rendered_refuses_it(template: str) -> None:  # F3 F9 F22
     raw = sound_version()
-    voice = {"provider": "google", "voice": "{{ cycler.__init__() }}"}
-    raw["mediaConfig"]["audio"]["tts"] = {"default": voice, "fallback": voice}
+    voice = {"provider": "google", "voice": template}
+    raw["mediaConfig"]["audio"].update(tts={"default": voice, "fallback": voice}, llm={"model": template})
+    raw["mediaConfig"]["text"]["llm"] = {"model": template}
     with pytest.raises(CorrectTheInput) as refusal:
         submitted(raw)
     assert {finding.pointer for finding in refusal.value.findings} == {
+        "/mediaConfig/audio/llm/model",
         "/mediaConfig/audio/tts/default/voice",
         "/mediaConfig/audio/tts/fallback/voice",
+        "/mediaConfig/text/llm/model",
     }

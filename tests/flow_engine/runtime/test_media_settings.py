@@ -211,6 +211,10 @@ class TestTheActiveEntry:
             ("{{ $contact.voice }}", {}, "bella"),
             ("{{ $language }}-A", {}, "en-US-A"),
             ("{{ broken", {}, "v-fallback"),
+            ("{% if $language == 'en-US' %}anna{% else %}bella{% endif %}", {}, "anna"),
+            ("{% if $tenant.voice %}anna{% endif %}", {}, "v-fallback"),
+            ("{% if broken", {}, "v-fallback"),
+            ("v-{# the voice of the house #}anna", {}, "v-anna"),
         ],
     )
     def test_a_template_without_a_value_has_the_fallback_chosen(
@@ -238,6 +242,8 @@ class TestTheActiveEntry:
             ("gpt-4.1", {}, "gpt-4.1"),
             ("{{ $tenant.model }}", {"model": "gpt-own"}, "gpt-own"),
             ("{{ $tenant.model }}", {}, None),
+            ("{% if $tenant.large %}large{% else %}small{% endif %}", {"large": True}, "large"),
+            ("{% if $tenant.large %}large{% endif %}", {}, None),
         ],
     )
     def test_a_model_without_a_value_is_null(
@@ -249,7 +255,13 @@ class TestTheActiveEntry:
 
 class TestWhichSystemPrompts:
     @pytest.mark.parametrize(
-        ("model", "known"), [("gpt-4.1", "gpt-4.1"), ("{{ $tenant.model }}", None), (None, "gpt-4.1-mini")]
+        ("model", "known"),
+        [
+            ("gpt-4.1", "gpt-4.1"),
+            ("{{ $tenant.model }}", None),
+            ("{% if $tenant.large %}large{% endif %}", None),
+            (None, "gpt-4.1-mini"),
+        ],
     )
     def test_the_model_chooses_them_unless_a_template_does(
         self, prompts: FileSystemPrompts, model: str | None, known: str | None
@@ -289,6 +301,7 @@ class TestWhatIsMadeOnce:
             ("{{ $language }}-{{ $values.size }}", [("$values", ["size"])]),
             ("{{ $contact.name }}", [("$contact", ["name"])]),
             ("{{ $flow.campaignId }}", [("$flow", ["campaignId"])]),
+            ("{% if $tenant.large %}large{% endif %}", [("$tenant", ["large"])]),
         ],
     )
     def test_settings_tell_what_their_templates_read_beside_language_and_channel(
