@@ -1,7 +1,7 @@
 """From raw JSON to typed documents, and from what pydantic says to findings (F2).
 
 A rejection lists every error at once: those of the schema and, as far as a broken document can be
-read, those of its references (`checks.py`).
+read, those of its references (`checks.py`) and of its texts, which the linter knows.
 """
 
 import hashlib
@@ -44,26 +44,28 @@ def parse_version(
     *,
     limits: DocumentLimits | None = None,
     environment: ReviewEnvironment | None = None,
-    beside: Callable[[FlowVersion], Iterable[Finding]] = lambda version: (),
+    beside: Callable[[object], Iterable[Finding]] = lambda raw: (),
 ) -> FlowVersion:
     """A version that is complete and sound, or a sound draft.
 
     With an `environment` the version is about to be saved: what the platform lacks and what could not be used
-    is refused too, in the same list, and so is what `beside` finds in one that is refused for its references
-    alone. Raises CorrectTheInput: `document_invalid` with all findings, or what `check_shape` raises. `raw`
-    is decoded JSON.
+    is refused too, in the same list, and so is what `beside` finds in one that is refused, where the schema
+    has said nothing. Raises CorrectTheInput: `document_invalid` with all findings, or what `check_shape`
+    raises. `raw` is decoded JSON.
     """
     limits = limits or DocumentLimits()
     check_shape(raw, limits)
     version, findings = _validate(FlowVersion, raw)
+    told = {finding.pointer for finding in findings}
     # What could not be listed is not looked for.
     remaining = MAX_FINDINGS - len(findings)
     if remaining > 0:
         findings += islice(check_version(raw, limits=limits, environment=environment), remaining)
-    if version is None:
+    remaining = MAX_FINDINGS - len(findings)
+    if findings and remaining > 0:
+        findings += islice((each for each in beside(raw) if each.pointer not in told), remaining)
+    if version is None or findings:
         raise _refusal("the version", findings)
-    if findings:
-        raise _refusal("the version", [*findings, *beside(version)])
     return version
 
 

@@ -5,12 +5,15 @@ does not hide the errors of all the others. Everything carries its place as a JS
 """
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
 from flow_engine.errors import pointer
 from flow_engine.task_types import ROUTED_TYPES
+from flow_engine.templates import is_template
+from flow_engine.values import VariableSpec
+from flow_engine.vocabulary import VARIABLE_TYPES, VariableType
 
 JsonObject = dict[str, object]
 
@@ -194,6 +197,99 @@ def _identities(owner: JsonObject, name: str, place: str) -> tuple[Identity, ...
 
 def _identity(item: JsonObject, place: str) -> Identity:
     return Identity(_text(item, "_id", place), _text(item, "name", place))
+
+
+# --- texts in a language of their own: templates, conditions, paths into results ----------------
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """All texts that are compiled, in the order of the document, and what conditions may name: None where an
+    id or a name of one cannot be read. A variable whose type or values are unsound counts as custom: nothing
+    is known of what it holds."""
+
+    templates: tuple[Reference, ...]
+    conditions: tuple[Reference, ...]
+    paths: tuple[Reference, ...]
+    variables: tuple[VariableSpec, ...] | None
+    tasks: frozenset[str] | None
+
+
+def texts_of(raw: object) -> Texts | None:
+    """None where `references_of` is. `raw` is decoded JSON, whatever it holds."""
+    references = references_of(raw)
+    if references is None:
+        return None
+    document = cast("JsonObject", raw)
+    templates = [_text(document, "globalPrompt", "")]
+    conditions: list[Reference | None] = []
+    paths: list[Reference] = []
+    for task, place in _objects(document, "tasks", ""):
+        templates += [_text(task, "prompt", place), _text(task, "description", place)]
+        conditions.append(_text(_object(task.get("entryCondition")), "when", f"{place}/entryCondition"))
+        for target, way in _object(task.get("connectionConditions")).items():
+            conditions.append(_text(_object(way), "when", f"{place}/connectionConditions{pointer(target)}"))
+        for selection, at in _objects(task, "mcpToolSelection", place):
+            for tool, tool_at in _objects(selection, "selectedTools", at):
+                conditions.append(_text(tool, "when", tool_at))
+                for name, path in _object(tool.get("resultMapping")).items():
+                    if isinstance(path, str):
+                        paths.append(Reference(path, f"{tool_at}/resultMapping{pointer(name)}"))
+        conditions += [_text(each, "when", at) for each, at in _objects(task, "enabledCheckpoints", place)]
+    conditions += [_text(each, "when", at) for each, at in _objects(document, "checkpoints", "")]
+    identities = [task.identity for task in references.tasks or ()]
+    return Texts(
+        templates=(*_given(templates), *(each for each in _settings(document) if is_template(each.text))),
+        conditions=_given(conditions),
+        paths=tuple(paths),
+        variables=_specs(document),
+        tasks=frozenset(each.id.text for each in identities if each.id)
+        if len(_list(document, "tasks")) == len([each for each in identities if each.id])
+        else None,
+    )
+
+
+def _settings(document: JsonObject) -> Iterator[Reference]:
+    """What may be a template among the settings of recognisers, voices and models."""
+    media = _object(document.get("mediaConfig"))
+    audio = _object(media.get("audio"))
+    owners: list[tuple[JsonObject, str]] = []
+    for kind in ("stt", "tts"):
+        speech, place = _object(audio.get(kind)), pointer("mediaConfig", "audio", kind)
+        owners += [(_object(speech.get(name)), f"{place}/{name}") for name in ("default", "fallback")]
+        entries = _objects(speech, "languageCustomConfig", place)
+        owners += [(_object(entry.get("config")), f"{at}/config") for entry, at in entries]
+    owners += [
+        (_object(_object(media.get(name)).get("llm")), f"/mediaConfig/{name}/llm")
+        for name in ("audio", "text")
+    ]
+    for owner, place in owners:
+        names = ("model",) if place.endswith("/llm") else ("provider", "voice")
+        yield from _given(_text(owner, name, place) for name in names)
+
+
+def _specs(document: JsonObject) -> tuple[VariableSpec, ...] | None:
+    specs: list[VariableSpec] = []
+    for variable in _list(document, "variables"):
+        each = _object(variable)
+        identity = _identity(each, "")
+        if identity.id is None or identity.name is None:
+            return None
+        kind, members = each.get("type"), each.get("enumValues", [])
+        listed = cast("list[object]", members) if isinstance(members, list) else None
+        sound = kind in VARIABLE_TYPES and listed is not None and all(map(_is_member, listed))
+        values = cast("list[str | int | float]", listed) if sound else ()
+        told = cast("VariableType", kind) if sound else "custom"
+        specs.append(VariableSpec(identity.id.text, identity.name.text, told, enum_values=tuple(values)))
+    return tuple(specs) if _has_list(document, "variables") else None
+
+
+def _is_member(value: object) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def _given(references: Iterable[Reference | None]) -> tuple[Reference, ...]:
+    return tuple(each for each in references if each is not None)
 
 
 # --- ids and times of any document, drafts among them -------------------------------------------

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from itertools import islice
 
 from flow_engine.documents import FlowVersion, ReviewEnvironment
+from flow_engine.documents.references import texts_of
 from flow_engine.errors import Finding
 from flow_engine.linting.codes import CODES, Code, LintFinding, Severity
+from flow_engine.linting.faults import faults_of
 from flow_engine.linting.inspection import Inspection
-from flow_engine.linting.rules import ERROR_RULES, RULES
+from flow_engine.linting.rules import RULES
 
 MAX_FINDINGS = 1000
 """Findings of one version: a hostile document of a megabyte could otherwise cause a hundred thousand."""
@@ -31,14 +33,12 @@ def lint(version: FlowVersion, environment: ReviewEnvironment) -> list[LintFindi
     return findings
 
 
-def lint_errors(version: FlowVersion, environment: ReviewEnvironment) -> Iterator[Finding]:
-    """What `lint` would refuse of a version whose schema is sound and whose references need not be, as the
-    API sends it: at most 1,000. None for a draft."""
-    if not version.draft:
-        inspection = Inspection(version, environment)
-        found = (finding for rule in ERROR_RULES for finding in rule(inspection))
-        errors = (finding.as_finding() for finding in found if finding.severity == "error")
-        yield from islice(errors, MAX_FINDINGS)
+def lint_errors(raw: object) -> Iterator[Finding]:
+    """What `lint` would refuse, as the API sends it, of a document whose schema and references need not be
+    sound. None for a draft. `raw` is decoded JSON, whatever it holds."""
+    texts = texts_of(raw)
+    if texts is not None:
+        yield from (fault.as_finding() for fault in faults_of(texts))
 
 
 __all__ = ["CODES", "MAX_FINDINGS", "Code", "LintFinding", "Severity", "lint", "lint_errors"]

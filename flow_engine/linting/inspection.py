@@ -11,6 +11,7 @@ from flow_engine.documents.findings import quoted
 from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
+from flow_engine.linting.faults import read_condition
 from flow_engine.linting.graph import Barriers, Exploration, explore, explore_arrivals, reversed_edges
 from flow_engine.task_types import TASK_KINDS
 from flow_engine.templates import Template, compile_template, is_template
@@ -228,17 +229,9 @@ class Inspection:
         read: list[ReadCondition] = []
         faults: list[LintFinding] = []
         for placed in self.version.conditions():
-            try:
-                tree = language.parse(placed.when)
-            except language.UnknownName as mistake:
-                faults.append(LintFinding(placed.pointer, "condition_unknown_name", str(mistake)))
-                continue
-            except language.ConditionMistake as mistake:
-                faults.append(LintFinding(placed.pointer, "condition_syntax", str(mistake)))
-                continue
-            problems = list(review.problems_of(tree, self._specs, self.tasks.keys()))
-            faults += [LintFinding(placed.pointer, code, reason) for code, reason in problems]
-            if not problems:
+            tree, problems = read_condition(placed.pointer, placed.when, (self._specs, self.tasks.keys()))
+            faults += problems
+            if tree is not None and not problems:
                 read.append(ReadCondition(placed, tree))
         return read, faults
 

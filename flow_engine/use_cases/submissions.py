@@ -66,7 +66,7 @@ class Submissions:
                 completed,
                 limits=self._limits,
                 environment=self._environment,
-                beside=lambda refused: lint_errors(refused, self._environment),
+                beside=lint_errors,
             )
         except CorrectTheInput as refused:
             raise CorrectTheInput(refused.code, refused.detail, [*integers, *refused.findings]) from None

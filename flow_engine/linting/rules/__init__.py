@@ -3,10 +3,10 @@
 from flow_engine.linting.inspection import Rule
 from flow_engine.linting.rules import conditions, declarations, paths, texts
 
-ERROR_RULES: tuple[Rule, ...] = (*conditions.ERROR_RULES, *paths.ERROR_RULES, *texts.ERROR_RULES)
-
 RULES: tuple[Rule, ...] = (
-    *ERROR_RULES,
+    *conditions.ERROR_RULES,
+    *paths.ERROR_RULES,
+    *texts.ERROR_RULES,
     *texts.TEXT_RULES,
     *paths.RULES,
     *conditions.RULES,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from flow_engine.documents import Task
 from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
-from flow_engine.json_paths import PathRefused, read_path
 from flow_engine.linting.codes import Findings, LintFinding
+from flow_engine.linting.faults import path_faults
 from flow_engine.linting.graph import Arrival, components, leading_to, path_to
 from flow_engine.linting.inspection import Inspection, Rule
 from flow_engine.task_types import TASK_KINDS
@@ -323,17 +323,13 @@ def _reasons(inspection: Inspection, task: Task, arrival: Arrival) -> Iterator[t
 
 
 def result_paths(inspection: Inspection) -> Findings:
-    """Errors: what cannot be read would never be written."""
+    """Errors."""
     for number, task in enumerate(inspection.version.tasks):
         for s, selection in enumerate(task.mcp_tool_selection):
             for t, tool in enumerate(selection.selected_tools):
                 for var_id, path in tool.result_mapping.items():
-                    try:
-                        read_path(path)
-                    except PathRefused as refused:
-                        at = ("mcpToolSelection", s, "selectedTools", t, "resultMapping", var_id)
-                        place = pointer("tasks", number, *at)
-                        yield LintFinding(place, "result_path_invalid", f"{quoted(path)}: {refused}")
+                    at = ("mcpToolSelection", s, "selectedTools", t, "resultMapping", var_id)
+                    yield from path_faults(pointer("tasks", number, *at), path)
 
 
 def _written(inspection: Inspection, arrival: Arrival) -> int:

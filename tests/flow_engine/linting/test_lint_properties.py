@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flow_engine.documents import FlowVersion, parse_version
 from flow_engine.errors import CorrectTheInput
-from flow_engine.linting import CODES, lint
+from flow_engine.linting import CODES, lint, lint_errors
 from flow_engine.linting.graph import Barriers, components, explore, explore_arrivals
 from flow_engine.vocabulary import CHANNELS
 from tests.flow_engine.documents.samples import ENVIRONMENT, full_version, minimal_version
@@ -26,6 +26,11 @@ TEXTS = (
     "{{ $vars.service }}",
     "{{ $values.day }}",
     "{{ x",
+    "{% set x = 1 %}",
+    "vars.size == 'S'",
+    "vars.size > 3",
+    "entries('x') >",
+    "$.a[0",
     "${vars.x}",
     "it",
     "fr-FR",
@@ -111,6 +116,29 @@ def test_whatever_parses_is_linted_without_a_fault(raw: JsonObject) -> None:  # 
         assert finding.code in CODES
         assert finding.reason
         assert resolves(raw, finding.pointer), finding
+
+
+@bounded
+@given(versions())
+def test_what_is_read_of_a_document_has_the_errors_that_the_version_has(raw: JsonObject) -> None:  # F2
+    version, _ = parsed(raw)
+    told = list(lint_errors(raw))
+    assert all(resolves(raw, finding.pointer) for finding in told)
+    if version is not None:
+        errors = [each.as_finding() for each in lint(version, ENVIRONMENT) if each.severity == "error"]
+        assert sorted(told, key=str) == sorted(errors, key=str)
+
+
+@bounded
+@given(versions(), st.data())
+def test_no_document_is_too_broken_to_be_read(raw: JsonObject, data: st.DataObject) -> None:  # F2
+    for _ in range(data.draw(st.integers(1, 6))):
+        *above, last = data.draw(st.sampled_from(list(_places(raw))))
+        owner: Any = raw
+        for key in above:
+            owner = owner[key]
+        owner[last] = data.draw(st.sampled_from([None, True, 5, "{{ x", [], {}, [None, {}], {"a/b": 5}]))
+    assert all(finding.code in CODES for finding in lint_errors(raw))
 
 
 @given(graphs)

@@ -81,6 +81,88 @@ class TestEveryErrorAtOnce:
             ("/tasks/0/entryCondition/when", "condition_type_clash"),
         ]
 
+    def broken_texts(self, **changes: Any) -> JsonObject:
+        tool = {"toolName": "search", "when": "vars.age >", "resultMapping": {"a/b": "$.a[0"}}
+        selection = {"mcpServerName": "agenda", "selectedTools": [tool]}
+        welcome = aio_task(
+            "welcome",
+            prompt="{% set x = 1 %}",
+            entryCondition={"when": "vars.age == 'old'", "reason": "no"},
+            connectionConditions={"a/b": {"when": "entries('nowhere') > 1", "reason": "no"}},
+            mcpToolSelection=[selection],
+        )
+        speech = {"provider": "google", "voice": "{% if"}
+        return minimal_version(
+            **{
+                "globalPrompt": "Answer {{ $vars.name",
+                "variables": [{"_id": "age", "name": "age", "type": "number", "prompt": "How old"}],
+                "tasks": [welcome],
+                "mediaConfig": {
+                    "audio": {"presetId": "default", "tts": {"default": speech, "fallback": speech}},
+                    "text": {},
+                },
+                **changes,
+            }
+        )
+
+    IN_TEXTS = frozenset(
+        {
+            ("/globalPrompt", "template_unclosed"),
+            ("/tasks/0/prompt", "template_forbidden"),
+            ("/tasks/0/mcpToolSelection/0/selectedTools/0/when", "condition_syntax"),
+            ("/tasks/0/mcpToolSelection/0/selectedTools/0/resultMapping/a~1b", "result_path_invalid"),
+            ("/mediaConfig/audio/tts/default/voice", "template_unclosed"),
+            ("/mediaConfig/audio/tts/fallback/voice", "template_unclosed"),
+        }
+    )
+    IN_NAMES = frozenset(
+        {
+            ("/tasks/0/entryCondition/when", "condition_type_clash"),
+            ("/tasks/0/connectionConditions/a~1b/when", "condition_unknown_name"),
+        }
+    )
+
+    @pytest.mark.parametrize(
+        ("schema", "told"),
+        [
+            ({"closureConfig": {"multiContact": "yes"}}, ("/closureConfig/multiContact", "wrong_type")),
+            ({"retention": {"days": 0}}, ("/retention/days", "not_allowed")),
+            ({"surplus": 1}, ("/surplus", "unknown_property")),
+        ],
+    )
+    def test_an_error_of_the_schema_hides_none_of_them(
+        self, schema: JsonObject, told: tuple[str, str]
+    ) -> None:  # F2 F9
+        found = errors(self.broken_texts(**schema))
+        assert {told} | self.IN_TEXTS | self.IN_NAMES <= set(found)
+        assert len(found) == len(set(found))
+
+    @pytest.mark.parametrize(
+        ("variables", "named"),
+        [
+            ({"_id": "age", "name": "age", "type": "numbr", "prompt": "How old"}, True),
+            ({"_id": "age", "name": "age", "type": "enum", "enumValues": "old", "prompt": "How old"}, True),
+            ({"_id": 5, "name": "age", "type": "number", "prompt": "How old"}, False),
+            ({"_id": "age", "type": "number", "prompt": "How old"}, False),
+            ("age", False),
+        ],
+    )
+    def test_names_in_conditions_are_judged_where_those_of_the_version_can_be_read(
+        self, variables: object, named: bool
+    ) -> None:  # F2
+        found = set(errors(self.broken_texts(variables=[variables])))
+        assert found >= self.IN_TEXTS
+        unknown = ("/tasks/0/connectionConditions/a~1b/when", "condition_unknown_name")
+        assert found & self.IN_NAMES == ({unknown} if named else set())
+
+    def test_nothing_is_told_twice(self) -> None:  # F2
+        speech = {"provider": "{{ $tenant.voice", "voice": "anna"}
+        media = {"audio": {"presetId": "default", "tts": {"default": speech, "fallback": speech}}, "text": {}}
+        assert errors(minimal_version(mediaConfig=media)) == [
+            ("/mediaConfig/audio/tts/default/provider", "invalid_provider"),
+            ("/mediaConfig/audio/tts/fallback/provider", "invalid_provider"),
+        ]
+
     def test_names_that_are_taken_twice_hide_none_either(self) -> None:  # F2 F9
         raw = minimal_version(
             tasks=[aio_task("welcome", prompt="{% if %}"), aio_task("welcome", prompt="{{ 1 }")],

@@ -1,0 +1,58 @@
+"""Errors in the texts that have a language of their own: conditions, paths into results, templates.
+
+Of a sound version they are found by its rules; of one that is refused for anything else, by what can be read
+of the document, so that one kind of mistake does not hide the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from typing import TypeAlias
+
+from flow_engine.conditions import language, review
+from flow_engine.documents.findings import quoted
+from flow_engine.documents.references import Texts
+from flow_engine.json_paths import PathRefused, read_path
+from flow_engine.linting.codes import LintFinding
+from flow_engine.templates import lint_template
+from flow_engine.values import VariableIndex
+
+Names: TypeAlias = tuple[VariableIndex, Set[str]]
+"""What conditions may name: variables, and tasks by their ids."""
+
+
+def read_condition(
+    place: str, when: str, names: Names | None
+) -> tuple[language.Tree | None, list[LintFinding]]:
+    """The condition, None where it cannot be read, and what is wrong with it. Without `names` nothing is said
+    of those that it has. `place` is an RFC 6901 pointer."""
+    try:
+        tree = language.parse(when)
+    except language.UnknownName as mistake:
+        return None, [LintFinding(place, "condition_unknown_name", str(mistake))]
+    except language.ConditionMistake as mistake:
+        return None, [LintFinding(place, "condition_syntax", str(mistake))]
+    problems = review.problems_of(tree, *names) if names is not None else ()
+    return tree, [LintFinding(place, code, reason) for code, reason in problems]
+
+
+def path_faults(place: str, path: str) -> Iterator[LintFinding]:
+    """What cannot be read would never be written. `place` is an RFC 6901 pointer."""
+    try:
+        read_path(path)
+    except PathRefused as refused:
+        yield LintFinding(place, "result_path_invalid", f"{quoted(path)}: {refused}")
+
+
+def faults_of(texts: Texts) -> Iterator[LintFinding]:
+    """The errors that the rules would find, in their order."""
+    names = None
+    if texts.variables is not None and texts.tasks is not None:
+        names = VariableIndex(texts.variables), texts.tasks
+    for condition in texts.conditions:
+        yield from read_condition(condition.pointer, condition.text, names)[1]
+    for path in texts.paths:
+        yield from path_faults(path.pointer, path.text)
+    for template in texts.templates:
+        errors, _ = lint_template(template.text, (), template.pointer)
+        yield from (LintFinding(each.pointer, each.code, each.message) for each in errors)
