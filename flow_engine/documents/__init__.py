@@ -34,6 +34,7 @@ from flow_engine.documents.parsing import (
     parse_document,
     parse_json,
     parse_version,
+    refusal,
 )
 from flow_engine.documents.references import normalise_name
 from flow_engine.documents.values import Document, parse_date_time
@@ -70,4 +71,5 @@ __all__ = [
     "parse_document",
     "parse_json",
     "parse_version",
+    "refusal",
 ]

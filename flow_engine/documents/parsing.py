@@ -65,7 +65,7 @@ def parse_version(
     if findings and remaining > 0:
         findings += islice((each for each in beside(raw) if each.pointer not in told), remaining)
     if version is None or findings:
-        raise _refusal("the version", findings)
+        raise refusal("the version", findings)
     return version
 
 
@@ -78,7 +78,7 @@ def parse_document(model: type[D], raw: object, what: str) -> D:
     check_shape(raw)
     document, findings = _validate(model, raw)
     if document is None:
-        raise _refusal(what, findings)
+        raise refusal(what, findings)
     return document
 
 
@@ -102,7 +102,8 @@ def _validate(model: type[D], raw: object) -> tuple[D | None, list[Finding]]:
         return None, list(findings_of(error, model, raw, most=MAX_FINDINGS))
 
 
-def _refusal(what: str, findings: list[Finding]) -> CorrectTheInput:
+def refusal(what: str, findings: list[Finding]) -> CorrectTheInput:
+    """Of a document with errors: the first 1,000 of them. `what` names it."""
     count = "1 error" if len(findings) == 1 else f"{len(findings)} errors"
     if len(findings) >= MAX_FINDINGS:
         count = f"{MAX_FINDINGS} errors or more"

@@ -61,6 +61,7 @@ class Submissions:
             created_by=created_by,
         )
         integers = documents.changed_integers(body)
+        elsewhere = _elsewhere(completed["conversationalFlowId"], flow_id)
         try:
             version = documents.parse_version(
                 completed,
@@ -69,14 +70,13 @@ class Submissions:
                 beside=lint_errors,
             )
         except CorrectTheInput as refused:
-            raise CorrectTheInput(refused.code, refused.detail, [*integers, *refused.findings]) from None
+            if refused.code != "document_invalid":
+                raise
+            raise documents.refusal("the version", [*integers, *refused.findings, *elsewhere]) from None
         findings = lint(version, self._environment)
-        errors = [*integers, *(finding.as_finding() for finding in findings if finding.severity == "error")]
-        if version.conversational_flow_id != flow_id:
-            message = f"the version is saved under flow {flow_id!r}: leave this out, or name that flow"
-            errors.append(Finding("/conversationalFlowId", "flow_mismatch", message))
-        if errors:
-            raise CorrectTheInput("document_invalid", f"the version has {len(errors)} error(s)", errors)
+        wrong = [finding.as_finding() for finding in findings if finding.severity == "error"]
+        if errors := [*integers, *wrong, *elsewhere]:
+            raise documents.refusal("the version", errors)
         entry = VersionEntry(
             version_id=version.id or cast("str", completed["_id"]),
             draft=version.draft,
@@ -97,3 +97,11 @@ class Submissions:
             content_hash=documents.content_hash(document),
         )
         return replace(submission, document=orjson.dumps(document), entry=entry)
+
+
+def _elsewhere(named: object, flow_id: str) -> list[Finding]:
+    """The error of a version of another flow; what is no text is one of the schema."""
+    if not isinstance(named, str) or named == flow_id:
+        return []
+    message = f"the version is saved under flow {flow_id!r}: leave this out, or name that flow"
+    return [Finding("/conversationalFlowId", "flow_mismatch", message)]

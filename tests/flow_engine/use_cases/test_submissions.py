@@ -155,6 +155,40 @@ class TestEveryErrorAtOnce:
         unknown = ("/tasks/0/connectionConditions/a~1b/when", "condition_unknown_name")
         assert found & self.IN_NAMES == ({unknown} if named else set())
 
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            ({"firstTask": "nowhere"}, [("/firstTask", "unknown_task")]),
+            ({"retention": {"days": 0}}, [("/retention/days", "not_allowed")]),
+            ({"globalPrompt": "{{ x"}, [("/globalPrompt", "template_unclosed")]),
+            ({"draft": True, "_id": "a/b"}, [("/_id", "invalid_id")]),
+            ({}, []),
+        ],
+    )
+    def test_the_name_of_another_flow_is_told_with_whatever_else_is_wrong(
+        self, changes: JsonObject, told: list[tuple[str, str]]
+    ) -> None:  # F2 F9
+        raw = minimal_version(conversationalFlowId="other", **changes)
+        assert errors(raw) == [*told, ("/conversationalFlowId", "flow_mismatch")]
+
+    def test_a_flow_that_is_no_text_is_an_error_of_the_schema_alone(self) -> None:  # F2
+        raw = minimal_version(conversationalFlowId=5)
+        assert errors(raw) == [("/conversationalFlowId", "wrong_type")]
+
+    @pytest.mark.parametrize("first_task", ["nowhere", "welcome"])
+    def test_the_refusal_counts_all_that_it_lists(self, first_task: str) -> None:  # F2
+        raw = minimal_version(
+            conversationalFlowId="other",
+            firstTask=first_task,
+            tasks=[aio_task("welcome")],
+            uiMetadata={"n": "N"},
+        )
+        with pytest.raises(CorrectTheInput) as refusal:
+            submitted(orjson.dumps(raw).replace(b'"N"', b"9" * 30))
+        listed = len(refusal.value.findings)
+        assert listed == (3 if first_task == "nowhere" else 2)
+        assert refusal.value.detail == f"the version has {listed} errors"
+
     def test_nothing_is_told_twice(self) -> None:  # F2
         speech = {"provider": "{{ $tenant.voice", "voice": "anna"}
         media = {"audio": {"presetId": "default", "tts": {"default": speech, "fallback": speech}}, "text": {}}
