@@ -7,7 +7,7 @@ samples/claim.es.json             an insurance claim over several contacts, chan
 A sample's file holds `{"flow": …, "version": …}`; commands that take version documents take such files too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flow_engine import errors, idempotency, json_values
+from flow_engine.documents import changed_integers
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, VersionStore
 from flow_engine.use_cases.flow_service import FlowService
@@ -91,15 +92,17 @@ UNNAMED_FLOW = "flow"
 @dataclass(frozen=True, slots=True)
 class VersionFile:
     """What a file of a version document holds: the version, whatever it is, its flow's id (`UNNAMED_FLOW`
-    where the file names none) and the JSON pointer of the version within the file."""
+    where the file names none) and the JSON pointer of the version within the file. `integers` are the errors
+    of those that decoding has changed, with pointers into the version."""
 
     version: object
     flow_id: str
     place: str
+    integers: tuple[errors.Finding, ...]
 
 
-def unwrapped(raw: object) -> VersionFile:
-    """Of a file's parsed JSON: a version by itself, or wrapped as the samples are.
+def unwrapped(raw: object, text: bytes) -> VersionFile:
+    """Of a file's parsed JSON and its text: a version by itself, or wrapped as the samples are.
 
     A version is closed and has no property `version`: it cannot be mistaken for the wrapping.
     """
@@ -107,10 +110,13 @@ def unwrapped(raw: object) -> VersionFile:
     wrapped = isinstance(outer.get("version"), dict)
     version = json_values.as_object(outer["version"]) if wrapped else outer
     flow_id = json_values.as_object(outer.get("flow")).get("_id", version.get("conversationalFlowId"))
+    place = "/version" if wrapped else ""
+    changed = (each for each in changed_integers(text) if each.pointer.startswith(f"{place}/"))
     return VersionFile(
         version=version if isinstance(raw, dict) else raw,
         flow_id=flow_id if isinstance(flow_id, str) else UNNAMED_FLOW,
-        place="/version" if wrapped else "",
+        place=place,
+        integers=tuple(replace(each, pointer=each.pointer.removeprefix(place)) for each in changed),
     )
 
 

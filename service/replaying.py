@@ -66,11 +66,14 @@ def candidate(path: Path, settings: Settings) -> Candidate:
     limits, shown, place = settings.document_limits, str(path), ""
     submissions = Submissions(load_system_prompts(), limits, lambda: "version")
     try:
-        file = unwrapped(parse_json(path.read_bytes(), limits))
+        text = path.read_bytes()
+        file = unwrapped(parse_json(text, limits), text)
         raw, place = as_object(file.version), file.place
         body = orjson.dumps({**raw, "draft": False} if raw else file.version)
         now = datetime.now(UTC)
-        submission = submissions.check(body, flow_id=file.flow_id, created_by="replay", now=now)
+        submission = submissions.check(
+            body, flow_id=file.flow_id, created_by="replay", now=now, integers=file.integers
+        )
         flow = compile_flow(orjson.loads(submission.document), submission.entry.content_hash)
     except OSError as error:
         raise Unreadable(f"{shown}: {error.strerror or 'it cannot be read'}") from None

@@ -222,10 +222,14 @@ class _Run:
         place = ""
         try:
             text = _read(document, 2 * limits.max_bytes)  # a sample's wrapping and white space come on top
-            file = unwrapped(parse_json(text, limits))
+            file = unwrapped(parse_json(text, limits), text)
             place = file.place
             submission = self._submissions.check(
-                orjson.dumps(file.version), flow_id=file.flow_id, created_by=AUTHOR, now=START
+                orjson.dumps(file.version),
+                flow_id=file.flow_id,
+                created_by=AUTHOR,
+                now=START,
+                integers=file.integers,
             )
             return await self.bench.install(submission, file.flow_id)
         except OSError as error:

@@ -1,6 +1,6 @@
 """A designer's document on its way into the store: completed, checked whole, and described (F2, F9)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import cast
@@ -46,9 +46,18 @@ class Submissions:
         self._limits = limits
         self._new_id = new_id
 
-    def check(self, body: bytes, *, flow_id: str, created_by: str, now: datetime) -> Submission:
+    def check(
+        self,
+        body: bytes,
+        *,
+        flow_id: str,
+        created_by: str,
+        now: datetime,
+        integers: Sequence[Finding] | None = None,
+    ) -> Submission:
         """Raises CorrectTheInput with every error at once; nothing is kept of what is refused. `body` are
-        bytes of JSON in UTF-8."""
+        bytes of JSON in UTF-8; where it was decoded before, `integers` are the errors of those that were
+        changed then, else None."""
         raw = documents.parse_json(body, self._limits)
         if not isinstance(raw, dict):
             message = "a version is a JSON object"
@@ -60,7 +69,7 @@ class Submissions:
             created_at=utc_text(now),
             created_by=created_by,
         )
-        integers = documents.changed_integers(body)
+        changed = documents.changed_integers(body) if integers is None else integers
         elsewhere = _elsewhere(completed["conversationalFlowId"], flow_id)
         try:
             version = documents.parse_version(
@@ -72,10 +81,10 @@ class Submissions:
         except CorrectTheInput as refused:
             if refused.code != "document_invalid":
                 raise
-            raise documents.refusal("the version", [*integers, *refused.findings, *elsewhere]) from None
+            raise documents.refusal("the version", [*changed, *refused.findings, *elsewhere]) from None
         findings = lint(version, self._environment)
         wrong = [finding.as_finding() for finding in findings if finding.severity == "error"]
-        if errors := [*integers, *wrong, *elsewhere]:
+        if errors := [*changed, *wrong, *elsewhere]:
             raise documents.refusal("the version", errors)
         entry = VersionEntry(
             version_id=version.id or cast("str", completed["_id"]),

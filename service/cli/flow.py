@@ -29,7 +29,7 @@ from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
 from flow_engine.linting import CODES, Severity
 from flow_engine.ports.models import ModelFailed
 from flow_engine.use_cases.submissions import Submissions
-from flows.samples import unwrapped
+from flows.samples import VersionFile, unwrapped
 from service import late
 from service.settings import Settings, read_settings
 from system_prompts.loader import load_system_prompts
@@ -99,20 +99,32 @@ def _checked(name: str, submissions: Submissions) -> FileReport:
     report = FileReport(file=name, valid=False, draft=False, errors=[], warnings=[])
     try:
         text = _bytes_of(name)
-        file = unwrapped(orjson.loads(text))
+        file = unwrapped(orjson.loads(text), text)
     except OSError as error:
         return {**report, "unreadable": error.strerror or "cannot be read"}
     except orjson.JSONDecodeError as error:
         return {**report, "unreadable": f"not JSON: {error}"}
     report["draft"] = isinstance(file.version, Mapping) and file.version.get("draft") is True
-    body = orjson.dumps(file.version) if file.place else text
     try:
         submission = submissions.check(
-            body, flow_id=file.flow_id, created_by="validate", now=datetime.now(UTC)
+            _body_of(file, text),
+            flow_id=file.flow_id,
+            created_by="validate",
+            now=datetime.now(UTC),
+            integers=file.integers,
         )
     except CorrectTheInput as refusal:
         return {**report, "errors": _rows(refusal.findings, file.place)}
     return {**report, "valid": True, "warnings": _rows(submission.warnings, file.place)}
+
+
+def _body_of(file: VersionFile, text: bytes) -> bytes:
+    if not file.place:
+        return text
+    try:
+        return orjson.dumps(file.version)
+    except orjson.JSONEncodeError:
+        return text  # it is refused for its depth, which is why it cannot be encoded anew
 
 
 def _bytes_of(name: str) -> bytes:
@@ -169,7 +181,8 @@ def diagram(
 ) -> None:
     """Draw a flow version: exit code 0 drawn, 1 the document or Graphviz refuses, 2 unreadable."""
     try:
-        raw = unwrapped(parse_json(_bytes_of(file))).version
+        text = _bytes_of(file)
+        raw = unwrapped(parse_json(text), text).version
         if isinstance(raw, dict):
             raw = complete_version(
                 cast("dict[str, object]", raw),
@@ -226,17 +239,22 @@ def diff(
 def _version_in(name: str) -> Mapping[str, object]:
     """Of a file. What is none is reported on standard error and ends the command with 2."""
     try:
-        version = unwrapped(parse_json(_bytes_of(name))).version
+        text = _bytes_of(name)
+        file = unwrapped(parse_json(text), text)
     except OSError as error:
         typer.echo(f"{name}: {error.strerror or 'cannot be read'}", err=True)
         raise typer.Exit(UNREADABLE) from None
     except CorrectTheInput as error:
         typer.echo(f"{name}: {error.detail}", err=True)
         raise typer.Exit(UNREADABLE) from None
-    if not isinstance(version, Mapping):
+    if not isinstance(file.version, Mapping):
         typer.echo(f"{name}: a version document is a JSON object", err=True)
         raise typer.Exit(UNREADABLE)
-    return cast("Mapping[str, object]", version)
+    for each in file.integers:
+        typer.echo(f"{name}:{file.place}{each.pointer}: {each.code} {each.message}", err=True)
+    if file.integers:
+        raise typer.Exit(UNREADABLE)
+    return cast("Mapping[str, object]", file.version)
 
 
 @commands.command("merge")

@@ -90,6 +90,33 @@ def test_what_the_server_sets_may_be_missing(file: Path) -> None:  # F2
     assert validate("--strict", str(file))[0] == 0
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_integer_that_would_come_back_changed_fails_however_the_version_is_wrapped(
+    file: Path, wrapped: bool
+) -> None:  # F2 weakness f
+    raw: JsonObject = sound_version(firstTask="nowhere", uiMetadata={"version": "PLACE"})
+    whole = (
+        {"flow": {"_id": raw["conversationalFlowId"], "size": "PLACE"}, "version": raw} if wrapped else raw
+    )
+    file.write_text(json.dumps(whole).replace('"PLACE"', "12345678901234567890123"), "utf-8")
+    code, report = as_json(str(file))
+    assert code == 1
+    place = "/version" if wrapped else ""
+    assert [(row["pointer"], row["code"]) for row in report["files"][0]["errors"]] == [
+        (f"{place}/uiMetadata/version", "integer_too_large"),
+        (f"{place}/firstTask", "unknown_task"),
+    ]
+
+
+def test_one_that_is_too_deep_fails_whatever_its_integers_are(file: Path) -> None:  # F9 weakness f
+    file.write_text(
+        '{"version": {"draft": true, "n": ' + "[" * 1_000 + "9" * 30 + "]" * 1_000 + "}}", "utf-8"
+    )
+    code, report = as_json(str(file))
+    assert code == 1
+    assert [row["code"] for row in report["files"][0]["errors"]] == ["too_deep"]
+
+
 def test_pointers_lead_into_the_file_that_was_given(file: Path) -> None:  # F9
     wrapped = {"flow": {"_id": "flow-1"}, "version": suspicious()}
     file.write_text(json.dumps(wrapped), "utf-8")

@@ -160,6 +160,17 @@ class TestCommand:
         assert [each["path"] for each in json.loads(failed.stdout)["conflicts"]] == ["/globalPrompt"]
         assert "conflict /globalPrompt: " in failed.stderr
 
+    @pytest.mark.parametrize("command", ["merge", "diff"])
+    def test_integers_that_would_come_out_changed_end_with_two(
+        self, tmp_path: Path, command: str
+    ) -> None:  # weakness f
+        files = self._written(tmp_path, base=sound_version(), theirs=sound_version(uiMetadata={"n": "PLACE"}))
+        theirs = Path(files[1])
+        theirs.write_text(theirs.read_text().replace('"PLACE"', "12345678901234567890123"))
+        done = CliRunner().invoke(app, ["flow", command, *files[:1] * (command == "merge"), *files])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"{theirs}:/uiMetadata/n: integer_too_large ")
+
     def test_what_is_no_version_ends_with_two(self, tmp_path: Path) -> None:
         files = self._written(tmp_path, base=sound_version())
         for wrong in ("missing.json", str(tmp_path)):

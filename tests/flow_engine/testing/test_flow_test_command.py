@@ -82,6 +82,15 @@ def test_a_flow_that_cannot_be_used_is_2_with_every_error(tmp_path: Path) -> Non
     assert "/version/channels/2: not_allowed" in err
 
 
+def test_an_integer_of_the_flow_that_would_be_another_is_2(tmp_path: Path) -> None:  # weakness f
+    sample = json.loads(ORDER.read_text())
+    sample["version"]["uiMetadata"] = {"n": "PLACE"}
+    (tmp_path / "flow.json").write_text(json.dumps(sample).replace('"PLACE"', "9" * 30))
+    code, _, err = run(story(tmp_path, PASSING, flow="flow.json"))
+    assert code == 2
+    assert "/version/uiMetadata/n: integer_too_large" in err
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
