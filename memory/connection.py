@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote
+
+import structlog
 
 from flow_engine.errors import CallTheOperator, RetryLater
 from memory.cluster import ClusterDriver
@@ -26,6 +28,8 @@ from memory.redis_py import driver_to
 
 READY_KEY_LIFETIME_S = 60
 
+log: Any = structlog.get_logger("flow_engine.memory")
+
 Durability = Literal["none", "aof", "always"]
 
 _STRONG_ENOUGH: Mapping[Durability, tuple[str, ...]] = {"aof": ("everysec", "always"), "always": ("always",)}
@@ -35,11 +39,17 @@ async def check_safety(driver: Driver, durability: Durability) -> None:
     """Raises CallTheOperator `redis_unsafe`, naming every setting to change.
 
     `none` asks for nothing: conversations may be lost with the server. `aof` asks for an append only file
-    that is synced at least every second, `always` for one that is synced before every reply.
+    that is synced at least every second, `always` for one that is synced before every reply. Primaries of a
+    cluster that are away are not judged, but told: with the others conversations go on. Raises RetryLater
+    where none answers.
     """
+    away: list[str] = []
+    servers = await driver.servers(away.append)
+    if away:
+        log.warning("redis_primaries_away", names=away)
     problems = [
         f"{problem} ({server.name})" if server.name else problem
-        for server in await driver.servers()
+        for server in servers
         for problem in _losses(server, durability)
     ]
     if problems:

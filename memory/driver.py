@@ -13,7 +13,7 @@ It never repeats a command by itself: a write that is repeated after a lost repl
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from pathlib import Path
@@ -212,8 +212,9 @@ class Driver(Protocol):
 
     async def ping(self) -> None: ...
 
-    async def servers(self) -> Sequence[ServerState]:
-        """Every server that takes writes; none where Redis is inside this process."""
+    async def servers(self, away: Callable[[str], None] | None = None) -> Sequence[ServerState]:
+        """Every server that takes writes; none where Redis is inside this process. With `away` those of a
+        cluster that answer, at least one: it is told the names of the others."""
         ...
 
     async def close(self) -> None: ...

@@ -3,7 +3,7 @@
 Nothing else knows fakeredis, which takes longer to load than all the rest of this package.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fakeredis import FakeAsyncRedis, FakeServer
 
@@ -15,7 +15,7 @@ from memory.redis_py import ERRORS_TRANSLATED, RedisPyDriver
 class DriverInProcess(RedisPyDriver):
     """Implements `Driver` on a server in this process. It names no server: nothing of it can be set wrong."""
 
-    async def servers(self) -> Sequence[ServerState]:
+    async def servers(self, away: Callable[[str], None] | None = None) -> Sequence[ServerState]:
         with ERRORS_TRANSLATED:
             await self.client.ping()
             return ()

@@ -4,7 +4,7 @@ The only module that knows redis-py and its errors. Its clients have no common t
 check, so `client` is untyped here, and here only.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -203,14 +203,25 @@ class RedisPyDriver:
         with ERRORS_TRANSLATED:
             await self.client.ping()
 
-    async def servers(self) -> Sequence[ServerState]:
+    async def servers(self, away: Callable[[str], None] | None = None) -> Sequence[ServerState]:
         with ERRORS_TRANSLATED:
             if self.single_node:
                 return [await self._state("", {})]
             await self.client.initialize()
-            return [
-                await self._state(node.name, {"target_nodes": node}) for node in self.client.get_primaries()
-            ]
+        states: list[ServerState] = []
+        silent: RetryLater | None = None
+        for node in self.client.get_primaries():
+            try:
+                with ERRORS_TRANSLATED:
+                    states.append(await self._state(node.name, {"target_nodes": node}))
+            except RetryLater as error:
+                if away is None:
+                    raise
+                silent = error
+                away(node.name)
+        if silent is not None and not states:
+            raise silent
+        return states
 
     async def _state(self, name: str, target: Mapping[str, Any]) -> ServerState:
         info: dict[str, Any] = {}

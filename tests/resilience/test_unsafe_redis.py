@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from flow_engine.errors import CallTheOperator
+from flow_engine.errors import CallTheOperator, RetryLater
 from memory.connection import connect
-from tests.redis_fixture import CLUSTER, DURABLE, LAST_SLOT, RedisServer, StartRedis
+from tests.redis_fixture import CLUSTER, DURABLE, LAST_SLOT, RedisServer, StartRedis, start_cluster
 from tests.resilience.fleet import START_TIMEOUT_S, Worker, settings_for
 
 pytestmark = [pytest.mark.long, pytest.mark.anyio]
@@ -111,6 +112,29 @@ async def test_every_primary_of_a_cluster_is_asked(start_redis: StartRedis) -> N
             with pytest.raises(CallTheOperator, match=f"allkeys-lru.*{server.port}"):
                 await memory.check_safety("aof")
             client.config_set("maxmemory-policy", "noeviction")
+    await memory.close()
+
+
+async def test_primaries_that_are_away_keep_no_process_from_starting_while_one_answers(
+    start_redis: StartRedis,
+) -> None:  # F44
+    servers = start_cluster(start_redis, 3)
+    memory = connect(servers[0].url, cluster=True)
+    servers[1].kill()
+    with capture_logs() as logs:
+        await memory.check_safety("aof")
+    (warned,) = (line for line in logs if line["event"] == "redis_primaries_away")
+    assert (warned["log_level"], warned["names"]) == ("warning", [f"127.0.0.1:{servers[1].port}"])
+    with pytest.raises(RetryLater, match="does not answer"):
+        await memory.ready()
+    with servers[2].client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    with pytest.raises(CallTheOperator, match=f"allkeys-lru.*{servers[2].port}"):
+        await memory.check_safety("aof")
+    for server in (servers[0], servers[2]):
+        server.kill()
+    with pytest.raises(RetryLater):
+        await memory.check_safety("aof")
     await memory.close()
 
 
