@@ -15,6 +15,7 @@ import typer
 from pydantic_settings import BaseSettings
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 from typer.core import TyperGroup
 
 from flow_engine.errors import CallTheOperator, FlowEngineError
@@ -117,7 +118,7 @@ def show_settings() -> None:
     """Print every setting with its value and its default."""
     console = Console(soft_wrap=False)
     for title, kind, variable in _kinds_of_settings():
-        console.print(_table(title, read_settings(kind, variable), variable))
+        console.print(_settings_table(title, read_settings(kind, variable), variable))
 
 
 def _kinds_of_settings() -> Sequence[tuple[str, type[BaseSettings], Callable[[str], str]]]:
@@ -145,11 +146,24 @@ def _warn_of_misspelt_variables() -> None:
             typer.echo(f"flow-engine: warning: {name} is no setting; is {PREFIX}{nearest} meant?", err=True)
 
 
-def _table(title: str, settings: BaseSettings, variable: Callable[[str], str]) -> Table:
-    table = Table("Variable", "Value", "Default", "Meaning", title=title)
-    for name, field in type(settings).model_fields.items():
-        shown = shown_value(name, getattr(settings, name))
-        table.add_row(variable(name), shown, str(field.default), field.description)
+def _settings_table(title: str, settings: BaseSettings, variable: Callable[[str], str]) -> Table:
+    fields = type(settings).model_fields
+    rows = [
+        (variable(name), shown_value(name, getattr(settings, name)), str(of.default), of.description or "")
+        for name, of in fields.items()
+    ]
+    return _table(("Variable", "Value", "Default", "Meaning"), rows, title)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
+    """Texts as they are: brackets are no markup, and what is too wide goes on in the next line. What the
+    first column names is in one piece, to be copied."""
+    named = max((len(row[0]) for row in rows), default=0)
+    first, *others = heads
+    columns = [Column(first, no_wrap=True, min_width=named), *(Column(h, overflow="fold") for h in others)]
+    table = Table(*columns, title=title)
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -198,7 +212,7 @@ def dead(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most jobs to list.")] = 100,
 ) -> None:
     """List the jobs that were given up, the latest first."""
-    table = Table(Column("Id", no_wrap=True), "Kind", "Tenant", "Conversation", "Attempts", "Reason")
+    rows: list[Sequence[str]] = []
     for letter in asyncio.run(late.background.dead_letters(read_settings(Settings), limit)):
         job, whose = letter.job, letter.job.conversation
         if as_json:
@@ -214,10 +228,13 @@ def dead(
             }
             typer.echo(orjson.dumps(fields))
         else:
-            cells = (job.kind, whose.tenant_id, whose.conversation_id, letter.attempts, letter.reason)
-            table.add_row(letter.id, *map(str, cells))
+            attempts = str(letter.attempts)
+            rows.append(
+                (letter.id, job.kind, whose.tenant_id, whose.conversation_id, attempts, letter.reason)
+            )
     if not as_json:
-        Console(soft_wrap=False).print(table)
+        heads = ("Id", "Kind", "Tenant", "Conversation", "Attempts", "Reason")
+        Console(soft_wrap=False).print(_table(heads, rows))
 
 
 @jobs.command("replay")

@@ -39,11 +39,11 @@ def redis(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
         client.delete(*keys)
 
 
-async def bury(url: str) -> None:
+async def bury(url: str, *ids: str) -> None:
     memory = connect(url)
     schedule = RedisJobSchedule(memory.driver)
-    for number in (1, 2):
-        job = Job("conclude", ConversationRef("tenant", f"c{number}"), "call 1")
+    for number, conversation_id in enumerate(ids or ("c1", "c2"), 3 if ids else 1):
+        job = Job("conclude", ConversationRef("tenant", conversation_id), "call 1")
         await memory.driver.client.zadd(JOBS_KEY, {job.name: 0})
         (claim,) = await schedule.claim(T0, at_most=1, lease_s=15)
         await schedule.bury(claim, "the model refused", T0.replace(minute=number))
@@ -71,6 +71,18 @@ def test_jobs_that_were_given_up_are_listed_the_latest_first(redis: Any) -> None
         "buriedAt": "2026-03-01T12:02:00+00:00",
         "reason": "the model refused",
     }
+
+
+@pytest.mark.parametrize("conversation_id", ["[/b]", "[red]", "talk-" + 40 * "x" + "-end"])
+def test_ids_are_shown_as_they_are_whatever_a_caller_chose(
+    redis: Any, redis_server: RedisServer, conversation_id: str
+) -> None:  # F41
+    asyncio.run(bury(redis_server.url, conversation_id))
+    done = run("jobs", "dead", "--limit", "1")
+    assert done.exit_code == 0
+    rows = [line.split("│") for line in done.stdout.splitlines() if line.startswith("│")]
+    assert "".join(cells[4].strip() for cells in rows) == conversation_id
+    assert rows[0][1].strip() == listed()[0]["id"]
 
 
 def test_one_is_replayed_by_its_id(redis: Any) -> None:

@@ -37,6 +37,28 @@ def test_every_setting_of_every_program_is_shown(monkeypatch: pytest.MonkeyPatch
     assert "sk-secret" not in shown
 
 
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_names_and_values_are_whole_however_narrow_the_screen_is(
+    columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # F46
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("FLOW_ENGINE_REDIS_URL", "redis://[fd00::1]:6379/0")
+    monkeypatch.setenv("FLOW_ENGINE_DATA_DIR", "[/b]")
+    shown = CliRunner().invoke(app, ["settings"]).stdout
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    for name in Settings.model_fields:
+        assert f"│ FLOW_ENGINE_{name.upper()} " in shown
+    for name in VoiceSettings.model_fields:
+        assert f"│ {variable_of(name)} " in shown
+    values, variable = dict[str, str](), ""
+    for name, value, *_ in rows:
+        variable = name or variable
+        values[variable] = values.get(variable, "") + value
+    assert values["FLOW_ENGINE_REDIS_URL"].startswith("redis://[fd00::1]:6379/0")
+    assert values["FLOW_ENGINE_DATA_DIR"].startswith("[/b]")
+    assert "…" not in "".join(cell for row in rows for cell in row[:2])
+
+
 def test_a_wrong_setting_of_the_agent_is_named_by_its_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # V12
