@@ -8,12 +8,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Literal, get_args, overload
+from typing import Annotated, Any, Literal, cast, get_args, overload
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from flow_engine.documents.findings import breaches_of
-from flow_engine.errors import CallTheOperator, CorrectTheInput
+from flow_engine.documents.findings import breaches_of, problems_of
+from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 
 Scope = Literal["designer", "agent", "tools", "chat", "gateway", "workspace", "operator", "privacy", "admin"]
 ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
@@ -80,11 +89,30 @@ class _KeyEntry(BaseModel):
     scopes: tuple[Scope, ...]
     name: str = "key"
 
-    @model_validator(mode="after")
-    def _one_secret(self) -> _KeyEntry:
-        if (self.key is None) == (self.sha256 is None):
-            raise ValueError("give either 'key' or 'sha256'")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _one_secret(cls, given: Any, read: ModelWrapValidatorHandler[_KeyEntry]) -> _KeyEntry:
+        """Told beside what is wrong with the fields."""
+        told: list[InitErrorDetails] = []
+        entry: _KeyEntry | None = None
+        try:
+            entry = read(given)
+        except ValidationError as error:
+            told = [
+                InitErrorDetails(
+                    type=PydanticCustomError("wrong", "{told}", {"told": each.message}),
+                    loc=each.place,
+                    input=None,
+                )
+                for each in problems_of(error)
+            ]
+        fields = cast("dict[str, object]", given) if isinstance(given, dict) else {"key": given}
+        if (fields.get("key") is None) == (fields.get("sha256") is None):
+            either = PydanticCustomError("wrong", "give either 'key' or 'sha256'")
+            told.append(InitErrorDetails(type=either, loc=(), input=None))
+        if entry is None or told:
+            raise ValidationError.from_exception_data("key", told)
+        return entry
 
     @property
     def digest(self) -> str:
@@ -95,6 +123,19 @@ class _KeysFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     keys: tuple[_KeyEntry, ...]
+
+    @model_validator(mode="after")
+    def _each_key_once(self) -> _KeysFile:
+        """The same key twice would be that of the later entry's tenant."""
+        first: dict[str, int] = {}
+        twice = [
+            f"{pointer('keys', here)} has the key of {pointer('keys', there)}"
+            for here, entry in enumerate(self.keys)
+            if (there := first.setdefault(entry.digest, here)) != here
+        ]
+        if twice:
+            raise ValueError(", ".join(twice))
+        return self
 
 
 class Keyring:

@@ -136,6 +136,11 @@ class TestKeys:
                 "/keys/0 give either 'key' or 'sha256'",
             ),
             (
+                b'{"keys": [{"tenant": "", "scopes": []}]}',
+                "/keys/0/tenant String should have at least 1 character, "
+                "/keys/0 give either 'key' or 'sha256'",
+            ),
+            (
                 b'{"keys": [{"key": "short", "tenant": "t", "scopes": []}]}',
                 "/keys/0/key a key has at least 16 characters that are no blanks around it",
             ),
@@ -167,6 +172,17 @@ class TestKeys:
         assert error.code == "api_keys_unreadable"  # F43
         assert error.detail.startswith("the file of API keys is not valid: ")
         assert told in error.detail
+
+    def test_a_key_that_stands_twice_is_refused_with_every_two_places(self) -> None:
+        digest, other = hashlib.sha256(KEY.encode()).hexdigest(), {"key": f"{KEY}-2"}
+        entries = [{"key": KEY}, other, {"sha256": digest.upper(), "tenant": "beta"}, other, {"key": KEY}]
+        error = refused(lambda: keyring(*entries))
+        assert error.code == "api_keys_unreadable"  # F43
+        assert "/keys/2 has the key of /keys/0" in error.detail
+        assert "/keys/3 has the key of /keys/1" in error.detail
+        assert "/keys/4 has the key of /keys/0" in error.detail
+        assert KEY not in error.detail
+        assert digest not in error.detail.lower()
 
     def test_no_key_is_ever_told(self) -> None:
         error = refused(lambda: Keyring.parse(b'{"keys": [{"key": "hush", "tenant": 7, "scopes": "all"}]}'))
