@@ -310,7 +310,7 @@ class Account:
                 async for part in parts:
                     if self.first_s is None:
                         self.first_s = time.monotonic() - self._began
-                        self.answer_id = str(part.parsed.get("id") or "")
+                        self.answer_id = _text(part.parsed.get("id"))
                     if part.parsed.get("usage"):
                         match part.parsed:
                             case {"usage": {"prompt_tokens_details": {"cached_tokens": cached}}}:
@@ -318,7 +318,7 @@ class Account:
                             case _:
                                 cached = 0
                         usage = cast("JsonObject", part.parsed["usage"])
-                        self.answered_by = str(part.parsed.get("model") or "")
+                        self.answered_by = _text(part.parsed.get("model"))
                         read, wrote = (
                             _whole_number(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")
                         )
@@ -335,7 +335,13 @@ class Account:
 
 
 def _whole_number(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    """0 for what is none, or more than a database's number and a price can hold."""
+    return value if isinstance(value, int) and 0 < value < 2**53 else 0
+
+
+def _text(value: Any) -> str:
+    """As a database can hold it: without lone surrogates."""
+    return str(value or "").encode("utf-8", "replace").decode()
 
 
 def _price(kind: config.Kind, models: Sequence[str], counted: _Counted) -> float | None:

@@ -55,16 +55,18 @@ class GatewayDatabase:
     async def running(self) -> AsyncGenerator[GatewayDatabase]:
         """Raises CallTheOperator `gateway_database_unusable`: the file cannot be opened."""
         self._connection = await _connected(self._path)
-        await self._flush()
-        flushing = asyncio.create_task(self._flush_for_ever())
         try:
-            yield self
-        finally:
-            flushing.cancel()
-            with suppress(asyncio.CancelledError):
-                await flushing
             await self._flush()
-            await self._connection.close()
+            flushing = asyncio.create_task(self._flush_for_ever())
+            try:
+                yield self
+            finally:
+                flushing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await flushing
+                await self._flush()
+        finally:
+            await self._connection.close()  # its thread would keep the process
 
     async def _flush_for_ever(self) -> None:
         while True:
@@ -84,11 +86,12 @@ class GatewayDatabase:
             return []
 
     async def change(self, statement: str, rows: Iterable[Sequence[object]]) -> bool:
-        """All rows in one transaction. False, and nothing is changed, where the database fails."""
+        """All rows in one transaction. False, and nothing is changed, where the database fails or cannot hold
+        a value."""
         try:
             await self._connection.executemany(statement, rows)
             await self._connection.commit()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
             log.warning("gateway_database_failed", reason=type(error).__name__)
             with suppress(sqlite3.Error):
                 await self._connection.rollback()

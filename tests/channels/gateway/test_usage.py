@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from adapters.models.fake_http import ExactServer, Received, Reply
+from channels.gateway.cache import clear_cache
 from channels.gateway.database import GatewayDatabase
 from channels.gateway.usage import UsageRecord, UsageRecords, usage_between
 from flow_engine.ports.telemetry import Attributes, SpanKind, Untraced
@@ -129,6 +131,64 @@ async def test_a_database_that_fails_loses_no_record(tmp_path: Path) -> None:
     async with database.running():
         assert records.spent_today("t", "k") == 1.0
     assert [each.calls for each in await usage_between(tmp_path / "g.db", 0, 1e12)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("odd", "model", "counted"),
+    [
+        (2**64 - 1, "m", (3, 0)),
+        (2**63, "m", (3, 0)),
+        (2**53 - 1, "m", (3, 2**53 - 1)),
+        (2.0, "m", (3, 0)),
+        (-5, "m", (3, 0)),
+        (2, "m\ud800", (3, 2)),
+    ],
+)
+async def test_an_odd_answer_of_a_backend_leaves_the_books_open(
+    odd: float, model: str, counted: tuple[int, int], tmp_path: Path
+) -> None:
+    answer = {**completion(), "model": model, "usage": {"prompt_tokens": 3, "completion_tokens": odd}}
+    async with (
+        ExactServer(lambda _: Reply([json.dumps(answer).encode()])).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+    ):
+        assert (await world.quick())[0] == 200
+        async with asyncio.timeout(30):
+            while not (sums := await usage_between(tmp_path / "gateway.db", 0, 1e12)):
+                await asyncio.sleep(0.05)
+        assert [(each.input_tokens, each.output_tokens) for each in sums] == [counted]
+        assert await clear_cache(tmp_path / "gateway.db") == 0  # no lock is held
+
+
+@pytest.mark.parametrize("value", [2**64, "\ud800", b"".join, ()])
+async def test_what_no_row_can_hold_changes_nothing_and_locks_nothing(value: object, tmp_path: Path) -> None:
+    database = GatewayDatabase(tmp_path / "g.db")
+    async with database.running():
+        statement = "UPDATE cache_state SET hits = ?"
+        assert not await database.change(statement, [(7,), (value,)])
+        assert await clear_cache(tmp_path / "g.db") == 0
+        assert await database.change(statement, [(8,)])
+        assert await database.rows("SELECT hits FROM cache_state") == [(8,)]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+async def test_a_database_is_closed_whatever_its_last_flush_does(at: int, tmp_path: Path) -> None:
+    before, flushes = threading.active_count(), 0
+
+    async def flush() -> None:
+        nonlocal flushes
+        flushes += 1
+        if flushes == at:
+            raise RuntimeError("a bug")
+
+    database = GatewayDatabase(tmp_path / "g.db")
+    database.at_each_flush(flush)
+    with pytest.raises(RuntimeError, match="a bug"):
+        async with database.running():
+            pass
+    async with asyncio.timeout(30):
+        while threading.active_count() > before:  # one that is left would keep the process
+            await asyncio.sleep(0.01)
 
 
 @dataclass
