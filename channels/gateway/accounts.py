@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from genai_prices import Usage, calc_price
@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from channels.gateway import config, database, upstreams
 from channels.gateway.usage import DAY_S, UsageRecord, UsageRecords
-from channels.gateway.wire import FINISHED, ApiError, ApiRequest, JsonObject, Part
+from channels.gateway.wire import FINISHED, ApiError, ApiRequest, Part, object_of, whole_number
 from flow_engine.ports.telemetry import Tracing
 
 MINUTE_S: Final = 60
@@ -298,7 +298,7 @@ class Account:
 
     def _charge(self, outcome: CallOutcome, failure: ApiError | None) -> None:
         if self._backend is not None:
-            error = None if failure is None else str(failure.error.get("code") or failure.status)
+            error = None if failure is None else _text(failure.error.get("code") or failure.status)
             self._books.charge(self, self._backend, outcome, error, time.monotonic() - self._began)
 
     async def watched(self, parts: AsyncGenerator[Part]) -> AsyncGenerator[Part]:
@@ -317,12 +317,12 @@ class Account:
                                 pass
                             case _:
                                 cached = 0
-                        usage = cast("JsonObject", part.parsed["usage"])
+                        usage = object_of(part.parsed["usage"])
                         self.answered_by = _text(part.parsed.get("model"))
                         read, wrote = (
-                            _whole_number(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")
+                            whole_number(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")
                         )
-                        self.counted = _Counted(read, wrote, min(_whole_number(cached), read))
+                        self.counted = _Counted(read, wrote, min(whole_number(cached), read))
                     if part is FINISHED or not self._streams:
                         outcome = "ok"
                     yield part
@@ -332,11 +332,6 @@ class Account:
             raise
         finally:
             self._charge(outcome, failure)
-
-
-def _whole_number(value: Any) -> int:
-    """0 for what is none, or more than a database's number and a price can hold."""
-    return value if isinstance(value, int) and 0 < value < 2**53 else 0
 
 
 def _text(value: Any) -> str:

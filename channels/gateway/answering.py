@@ -6,15 +6,25 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import time
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal
 
 from channels.gateway import accounts, config, database, routing, upstreams
 from channels.gateway.cache import Entry, ResponseCache
-from channels.gateway.wire import FINISHED, ApiError, ApiRequest, JsonObject, Part, cache_key
+from channels.gateway.wire import (
+    FINISHED,
+    ApiError,
+    ApiRequest,
+    JsonObject,
+    Part,
+    cache_key,
+    object_of,
+    objects_of,
+    whole_number,
+)
 
 AHEAD: Final = 256
 
@@ -51,12 +61,11 @@ class Completeness:
         self.calls_tools = False
 
     def see(self, parsed: JsonObject) -> None:
-        choices: Any = parsed.get("choices")
-        for choice in cast("list[JsonObject]", choices if isinstance(choices, list) else []):
-            index = choice.get("index", 0)
+        for choice in objects_of(parsed.get("choices")):
+            index = whole_number(choice.get("index"))
             finish = choice.get("finish_reason")
             self._finishes[index] = finish or self._finishes.get(index)
-            message = cast("Mapping[str, Any]", choice.get("message") or choice.get("delta") or {})
+            message = object_of(choice.get("message") or choice.get("delta"))
             if message.get("tool_calls") or message.get("function_call"):
                 self.calls_tools = True
 

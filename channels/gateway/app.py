@@ -170,18 +170,29 @@ class _Answer:
                     elif part.shown:
                         await out.write(frame(part.data))
         except ApiError as error:
-            status.value = error.status
-            if out.begun:
-                await out.write(error_frame(error), last=True)
-            else:
-                out.ended = True
-                raw = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-                raw.append((b"content-type", b"application/json"))
-                await send({"type": "http.response.start", "status": error.status, "headers": raw})
-                await send({"type": "http.response.body", "body": error.body(), "more_body": False})
+            await self._fail(error, out, send, status)
+        except Exception as error:  # noqa: BLE001  the edge: past it the stream has no end
+            await self._fail(_logged_bug("/v1/chat/completions", error), out, send, status)
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
+
+    @staticmethod
+    async def _fail(error: ApiError, out: EventStream, send: Send, status: _Status) -> None:
+        status.value = error.status
+        if out.begun:
+            await out.write(error_frame(error), last=True)
+            return
+        out.ended = True
+        raw = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+        raw.append((b"content-type", b"application/json"))
+        await send({"type": "http.response.start", "status": error.status, "headers": raw})
+        await send({"type": "http.response.body", "body": error.body(), "more_body": False})
+
+
+def _logged_bug(route: str, error: Exception) -> ApiError:
+    database.log.error("bug", route=route, exc_info=error)
+    return ApiError(500, "the gateway has an error, which is logged", type="server_error")
 
 
 class _Status:
@@ -278,8 +289,7 @@ def gateway_app(routes: Sequence[BaseRoute], books: accounts.Books) -> Starlette
         return error_response(ApiError(status, str(getattr(error, "detail", "")), code=code))
 
     async def bug(request: Request, error: Exception) -> Response:
-        database.log.error("bug", route=request.url.path, exc_info=error)
-        return error_response(ApiError(500, "the gateway has an error, which is logged", type="server_error"))
+        return error_response(_logged_bug(request.url.path, error))
 
     probes = [Route(f"/health/{name}", ready) for name in ("ready", "live")]
     return Starlette(

@@ -9,15 +9,10 @@ https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
 import asyncio
-import base64
-import struct
-import time
-import uuid
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final, cast
 
-from channels.gateway import config, connection, upstreams
+from channels.gateway import config, connection, ollama_answers, upstreams
 from channels.gateway.wire import (
     FINISHED,
     MOST_EVENT_BYTES,
@@ -25,6 +20,8 @@ from channels.gateway.wire import (
     ApiRequest,
     JsonObject,
     Part,
+    UpstreamFailed,
+    objects_of,
     parsed_part,
     read_json,
     written,
@@ -82,16 +79,21 @@ class OllamaUpstream:
     ) -> AsyncGenerator[Part]:
         if operation == "embeddings":
             body = _embed_body(request, model, self._wire.backend)
-            yield _embeddings(request, (await self._wire.whole("/api/embed", written(body))).parsed)
+            reply = (await self._wire.whole("/api/embed", written(body))).parsed
+            if not ollama_answers.are_vectors(reply.get("embeddings")):
+                raise self._untranslatable()
+            yield ollama_answers.embeddings_of(request, reply)
             return
         body = _chat_body(request, model, self._wire.backend)
-        calls = (call for each in request.body["messages"] for call in _objects(each.get("tool_calls")))
-        answer = _Answer(model, {str(call.get("id")) for call in calls})
+        calls = (call for each in request.body["messages"] for call in objects_of(each.get("tool_calls")))
+        answer = ollama_answers.Answer(model, {str(call.get("id")) for call in calls})
         if not request.streams:
             part = await self._wire.whole("/api/chat", written(body))
             if part.parsed.get("done") is not True:
                 raise self._wire.failed(502, "ended its answer before it was finished", broken=False)
-            yield _made(answer.whole(part.parsed))
+            if not ollama_answers.is_answer(part.parsed):
+                raise self._untranslatable()
+            yield ollama_answers.made_part(answer.whole(part.parsed))
             return
         async with self._wire.post("/api/chat", written(body)) as reply:
             async for line in self._lines(reply):
@@ -126,7 +128,12 @@ class OllamaUpstream:
             raise self._wire.failed(502, "sent a line that is cut or no JSON", broken=False) from None
         if "error" in parsed:
             raise upstreams.broken_off(parsed)
+        if not ollama_answers.is_answer(parsed):
+            raise self._untranslatable()
         return parsed
+
+    def _untranslatable(self) -> UpstreamFailed:
+        return self._wire.failed(502, "gave an answer that is none of Ollama's", broken=False)
 
 
 def _unsupported(param: str, what: str) -> ApiError:
@@ -216,7 +223,7 @@ def _messages(messages: Sequence[JsonObject]) -> list[JsonObject]:
             made["images"] = images
         if isinstance(message.get("reasoning_content"), str):
             made["thinking"] = message["reasoning_content"]
-        if calls := [_sent_call(call, names) for call in _objects(message.get("tool_calls"))]:
+        if calls := [_sent_call(call, names) for call in objects_of(message.get("tool_calls"))]:
             made["tool_calls"] = calls
         if role == "tool":
             made["tool_name"] = names.get(str(message.get("tool_call_id")))
@@ -224,12 +231,6 @@ def _messages(messages: Sequence[JsonObject]) -> list[JsonObject]:
                 raise _invalid("a tool message's tool_call_id is that of no call before it")
         sent.append(made)
     return sent
-
-
-def _objects(value: Any) -> list[JsonObject]:
-    """The objects of a list; empty for anything else."""
-    listed = cast("list[Any]", value) if isinstance(value, list) else []
-    return [cast("JsonObject", each) for each in listed if isinstance(each, dict)]
 
 
 def _sent_call(call: JsonObject, names: dict[str, str]) -> JsonObject:
@@ -252,7 +253,7 @@ def _content(content: Any) -> tuple[str, list[str]]:
     if content is None or isinstance(content, str):
         return content or "", []
     texts, images = list[str](), list[str]()
-    for part in _objects(content):
+    for part in objects_of(content):
         match part:
             case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
                 texts.append(text)
@@ -265,100 +266,6 @@ def _content(content: Any) -> tuple[str, list[str]]:
             case _:
                 raise _unsupported("messages", f"content of type {part.get('type')!r}")
     return "\n".join(texts), images
-
-
-# The answer ---------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Answer:
-    """One answer on its way. `ids` are those of the calls before it in the conversation."""
-
-    model: str
-    ids: set[str]
-    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
-    created: int = field(default_factory=lambda: int(time.time()))
-    begun: bool = False
-    calls: int = 0
-
-    def whole(self, reply: JsonObject) -> JsonObject:
-        message = cast("JsonObject", reply.get("message") or {})
-        calls = [self._call(call) for call in _objects(message.get("tool_calls"))]
-        made: JsonObject = {"role": "assistant", "content": message.get("content") or None}
-        if not calls and made["content"] is None:
-            made["content"] = ""
-        if message.get("thinking"):
-            made["reasoning_content"] = message["thinking"]
-        if calls:
-            made["tool_calls"] = calls
-        choice = {
-            "index": 0,
-            "message": made,
-            "logprobs": _logprobs(reply),
-            "finish_reason": self._end(reply),
-        }
-        return {**self._head("chat.completion"), "choices": [choice], "usage": _usage(reply)}
-
-    def chunks(self, line: JsonObject, *, with_usage: bool) -> Iterable[Part]:
-        message = cast("JsonObject", line.get("message") or {})
-        delta: JsonObject = {} if self.begun else {"role": "assistant", "content": ""}
-        if message.get("thinking"):
-            delta["reasoning_content"] = message["thinking"]
-        if message.get("content"):
-            delta["content"] = message["content"]
-        first = self.calls
-        if calls := [self._call(call) for call in _objects(message.get("tool_calls"))]:
-            delta["tool_calls"] = [{"index": first + at, **call} for at, call in enumerate(calls)]
-        self.begun = True
-        done = line.get("done") is True
-        if delta or not done:
-            yield self._chunk(delta, line, None)
-        if done:
-            yield self._chunk({}, {}, self._end(line))
-            usage: JsonObject = {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(line)}
-            yield _made(usage, shown=with_usage)
-
-    def _chunk(self, delta: JsonObject, line: JsonObject, finish: str | None) -> Part:
-        choice = {"index": 0, "delta": delta, "logprobs": _logprobs(line), "finish_reason": finish}
-        return _made({**self._head("chat.completion.chunk"), "choices": [choice]})
-
-    def _head(self, kind: str) -> JsonObject:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-
-    def _call(self, call: JsonObject) -> JsonObject:
-        """With the id that Ollama sent, else with the first one that is free in the conversation."""
-        function = cast("Mapping[str, Any]", call.get("function") or {})
-        call_id = call.get("id")
-        if not isinstance(call_id, str) or not call_id:
-            number = len(self.ids)
-            while (call_id := f"call_{number}") in self.ids:
-                number += 1
-        self.ids.add(call_id)
-        self.calls += 1
-        arguments = function.get("arguments")
-        text = arguments if isinstance(arguments, str) else written(arguments or {}).decode()
-        return {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": function.get("name"), "arguments": text},
-        }
-
-    def _end(self, reply: JsonObject) -> str:
-        return "tool_calls" if self.calls else "length" if reply.get("done_reason") == "length" else "stop"
-
-
-def _logprobs(reply: JsonObject) -> JsonObject | None:
-    found = reply.get("logprobs")
-    return None if not found else {"content": found, "refusal": None}
-
-
-def _usage(reply: JsonObject) -> JsonObject:
-    read, wrote = int(reply.get("prompt_eval_count") or 0), int(reply.get("eval_count") or 0)
-    return {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
-
-
-def _made(body: JsonObject, *, shown: bool = True) -> Part:
-    return Part(written(body), body, shown)
 
 
 def _embed_body(request: ApiRequest, model: str, backend: config.Backend) -> JsonObject:
@@ -383,21 +290,3 @@ def _embed_body(request: ApiRequest, model: str, backend: config.Backend) -> Jso
     if (keep := body.get("keep_alive", backend.keep_alive)) is not None:
         sent["keep_alive"] = keep
     return sent | {name: body[name] for name in ("dimensions", "truncate") if body.get(name) is not None}
-
-
-def _embeddings(request: ApiRequest, reply: JsonObject) -> Part:
-    vectors = cast("list[list[float]]", reply.get("embeddings") or [])
-    as_text = request.body.get("encoding_format") == "base64"
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
-            if as_text
-            else vector,
-        }
-        for index, vector in enumerate(vectors)
-    ]
-    read = int(reply.get("prompt_eval_count") or 0)
-    usage = {"prompt_tokens": read, "total_tokens": read}
-    return _made({"object": "list", "data": data, "model": reply.get("model", request.model), "usage": usage})

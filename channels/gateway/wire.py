@@ -119,6 +119,22 @@ def _finite(digits: str) -> float:
     return number
 
 
+def object_of(value: object) -> JsonObject:
+    """The value where it is an object; an empty one for anything else."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def objects_of(value: object) -> list[JsonObject]:
+    """The objects of a list; empty for anything else."""
+    listed = cast("list[Any]", value) if isinstance(value, list) else []
+    return [cast("JsonObject", each) for each in listed if isinstance(each, dict)]
+
+
+def whole_number(value: object) -> int:
+    """0 for what is none, or more than a database's number and a price can hold."""
+    return value if isinstance(value, int) and 0 < value < 2**53 else 0
+
+
 def written(value: object) -> bytes:
     """JSON in ASCII, so that lone surrogates stay what they were. Raises ValueError for what is no JSON."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")

@@ -189,6 +189,33 @@ async def test_a_plain_answer_that_is_cut_is_an_error(reply: Reply | None, tmp_p
         assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"usage": "lots"},
+        {"usage": [1]},
+        {"choices": [None]},
+        {"choices": ["a"]},
+        {"choices": "a"},
+        {"choices": [{"index": 0, "message": "hello", "finish_reason": "stop"}]},
+        {"choices": [{"index": 0, "delta": "hello", "finish_reason": "stop"}]},
+        {"choices": [{"index": [0], "message": {}, "finish_reason": {}}]},
+    ],
+)
+async def test_an_answer_of_an_odd_shape_goes_through_as_it_came(
+    odd: dict[str, Any], temperature: int, tmp_path: Path
+) -> None:  # W6, W9
+    answer = {**completion(), **odd}
+    async with (
+        ExactServer(either(answer, (answer,))).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+    ):
+        reply = await world.chat(temperature=temperature)
+        assert (reply.status_code, reply.json()) == (200, answer)
+        assert await world.streamed(temperature=temperature) == [orjson.dumps(answer), b"[DONE]"]
+
+
 async def test_models_are_those_of_the_table(tmp_path: Path) -> None:  # W9
     spare = {"url": "http://127.0.0.1:9/v1", "models": ["spare/x"], "weight": 0}
     first = {"url": "http://127.0.0.1:9/v1", "models": ["org/m", "m"], "aliases": {"small": "m"}}

@@ -12,8 +12,9 @@ import openai
 import orjson
 import pytest
 
+from adapters.models.fake_http import ExactServer
 from channels.gateway.fake_ollama import FakeOllama, OllamaAnswer, OllamaCut, OllamaError
-from tests.channels.gateway.gateway_world import HELLO, gateway
+from tests.channels.gateway.gateway_world import HELLO, gateway, plain
 
 pytestmark = pytest.mark.anyio
 
@@ -230,6 +231,64 @@ async def test_why_an_answer_ended(reason: str, finish: str, tmp_path: Path) -> 
         assert done == b"[DONE]"
         assert orjson.loads(chunks[-1])["choices"][0]["finish_reason"] == finish
         assert all(orjson.loads(each)["choices"] for each in chunks)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"message": "str"},
+        {"message": ["a"]},
+        {"message": {"content": 5}},
+        {"message": {"content": "x", "thinking": ["y"]}},
+        {"message": {"tool_calls": [{"function": "f"}]}},
+        {"message": {"tool_calls": ["f"]}},
+        {"message": {"tool_calls": "f"}},
+    ],
+)
+async def test_an_answer_that_cannot_be_translated_goes_on_to_the_fallback(
+    odd: Mapping[str, Any], temperature: int, tmp_path: Path
+) -> None:  # W6
+    body = plain({"model": "m", "done": True, **odd})
+    async with (
+        ExactServer(lambda _: body).running() as server,
+        FakeOllama(lambda _: OllamaAnswer("Hi")).running() as spare,
+        gateway(
+            tmp_path,
+            {"url": server.origin, "kind": "ollama", "fallbacks": ["b1"]},
+            {"url": spare.origin, "kind": "ollama", "weight": 0},
+            {"url": server.origin, "kind": "ollama", "models": ["alone"]},
+        ) as world,
+    ):
+        reply = await world.chat(temperature=temperature)
+        assert reply.json()["choices"][0]["message"]["content"] == "Hi"
+        assert (await world.streamed(temperature=temperature))[-1] == b"[DONE]"
+        for streams in (False, True):
+            alone = await world.chat(model="alone", stream=streams, temperature=temperature)
+            assert (alone.status_code, alone.json()["error"]["code"]) == (502, "upstream_failed")
+
+
+async def test_counts_that_are_none_are_no_tokens(tmp_path: Path) -> None:  # W6
+    odd = {"prompt_eval_count": ["x"], "eval_count": "x"}
+    async with (
+        FakeOllama(lambda _: OllamaAnswer("Hi", more=odd)).running() as server,
+        gateway(tmp_path, {"url": server.origin, "kind": "ollama"}) as world,
+    ):
+        assert (await world.chat()).json()["usage"]["total_tokens"] == 0
+        assert (await world.streamed())[-1] == b"[DONE]"
+
+
+@pytest.mark.parametrize("vectors", ["x", ["x"], [["x"]], [[None]], [[1e300]], None])
+async def test_embeddings_that_are_none_are_a_failure_of_the_backend(
+    vectors: Any, tmp_path: Path
+) -> None:  # W6
+    async with (
+        ExactServer(lambda _: plain({"embeddings": vectors})).running() as server,
+        gateway(tmp_path, {"url": server.origin, "kind": "ollama"}) as world,
+    ):
+        body = {"model": "m", "input": "a", "encoding_format": "base64"}
+        reply = await world.http.post("/v1/embeddings", json=body)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (502, "upstream_failed")
 
 
 async def test_embeddings_as_numbers_and_as_base64(tmp_path: Path) -> None:  # W6

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from adapters.models.fake_http import ExactServer, FakeServer, Received, Reply
 from channels.gateway.fake_ollama import FakeOllama, OllamaAnswer
-from channels.gateway.wire import EventReader, frame
+from channels.gateway.upstreams import OpenAiUpstream
+from channels.gateway.wire import EventReader, Part, frame
 from tests.channels.gateway.gateway_world import CHUNKS, HELLO, World, chunk, events_of, gateway, stream
 
 pytestmark = pytest.mark.anyio
@@ -103,6 +104,24 @@ async def test_an_error_within_a_stream_is_its_last_event(piece: bytes, tmp_path
         error = orjson.loads(last)["error"]
         assert {"message", "type", "code"} <= set(error)
         assert ("memory" in error["message"]) == (b"memory" in piece)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("temperature", [0, 1])
+async def test_a_bug_of_the_gateway_ends_a_stream_with_an_error(
+    temperature: int, begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # W9
+    async def broken(*_: Any) -> AsyncGenerator[Part]:
+        if begun:
+            yield Part(orjson.dumps(CHUNKS[1]), dict(CHUNKS[1]))
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(OpenAiUpstream, "ask", broken)
+    async with gateway(tmp_path, {"url": "http://127.0.0.1:9/v1"}) as world:
+        reply = await world.chat(stream=True, temperature=temperature)
+        events = events_of(reply.content) if begun else [b"", reply.content]
+        assert (reply.status_code, len(events)) == (200 if begun else 500, 2)
+        assert orjson.loads(events[-1])["error"]["type"] == "server_error"
 
 
 async def test_comments_come_only_when_a_backend_is_silent(tmp_path: Path) -> None:  # W9

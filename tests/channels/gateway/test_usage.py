@@ -160,6 +160,16 @@ async def test_an_odd_answer_of_a_backend_leaves_the_books_open(
         assert await clear_cache(tmp_path / "gateway.db") == 0  # no lock is held
 
 
+async def test_an_odd_error_of_a_backend_leaves_the_books_open(tmp_path: Path) -> None:
+    refusal = Reply([b'{"error": {"message": "no", "code": "c\\ud800"}}'], status=400)
+    async with (
+        ExactServer(lambda _: refusal).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+    ):
+        assert (await world.quick())[0] == 400
+    assert [each.failed for each in await usage_between(tmp_path / "gateway.db", 0, 1e12)] == [1]
+
+
 @pytest.mark.parametrize("value", [2**64, "\ud800", b"".join, ()])
 async def test_what_no_row_can_hold_changes_nothing_and_locks_nothing(value: object, tmp_path: Path) -> None:
     database = GatewayDatabase(tmp_path / "g.db")
