@@ -224,7 +224,8 @@ def _answered(handler: Handler) -> Handler:
             return await handler(request)
         except FlowEngineError as error:
             log.warning("request_refused", route=request.scope["path"], code=error.code)
-            return http.problem_response(error.code, error.detail)
+            findings = error.findings if isinstance(error, CorrectTheInput) else ()
+            return http.problem_response(error.code, error.detail, findings=findings)
 
     return answer
 

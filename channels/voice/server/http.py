@@ -1,6 +1,6 @@
 """Requests as they come in, and refusals as they go out, with every status in one table (RFC 9457)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Literal, cast
 
@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from channels.http_requests import whole_body
 from channels.voice.server.public_address import RequestInfo
+from flow_engine.errors import Finding
 
 MEDIA_TYPE = "application/problem+json"
 MAX_BODY_BYTES = 64 * 1024
@@ -36,7 +37,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
 }
 
 
-def problem_document(code: str, detail: str) -> tuple[int, bytes]:
+def problem_document(code: str, detail: str, findings: Sequence[Finding] = ()) -> tuple[int, bytes]:
     """Status and body, JSON of `MEDIA_TYPE`."""
     status = STATUS_OF_CODE[code]
     document: dict[str, object] = {
@@ -45,14 +46,20 @@ def problem_document(code: str, detail: str) -> tuple[int, bytes]:
         "status": status,
         "code": code,
         "detail": detail,
-        "errors": [],
+        "errors": [{"pointer": f.pointer, "code": f.code, "message": f.message} for f in findings],
     }
     return status, orjson.dumps(document)
 
 
-def problem_response(code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+def problem_response(
+    code: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    *,
+    findings: Sequence[Finding] = (),
+) -> Response:
     """A problem document (RFC 9457), JSON, as a response."""
-    status, body = problem_document(code, detail)
+    status, body = problem_document(code, detail, findings)
     return Response(body, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
 

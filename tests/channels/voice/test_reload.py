@@ -118,9 +118,14 @@ async def test_a_config_with_errors_is_refused_and_calls_have_the_old_one(tmp_pa
         changing(tmp_path, business, model.url) as desk,
     ):
         before = await desk.config()
-        reply = await desk.reload(instructed("New.", openai={"vad": {"threshold": "loud"}}))
+        reply = await desk.reload(instructed("New.", openai={"vad": {"threshold": "loud"}}, greting={}))
         assert (reply.status_code, reply.json()["code"]) == (422, "config_refused")
         assert "/openai/vad/threshold" in reply.json()["detail"]
+        errors = {error["pointer"]: error for error in reply.json()["errors"]}
+        assert sorted(errors) == ["/greting", "/openai/vad/threshold"]
+        assert all(set(error) == {"pointer", "code", "message"} for error in errors.values())
+        assert errors["/greting"]["code"] == "unknown_property"
+        assert "'greeting'" in errors["/greting"]["message"]
         assert await desk.config() == before
         async with FakeTwilioCall(desk.line_url) as call:
             await eventually(lambda: call.playout.heard != [])
