@@ -212,15 +212,15 @@ class Bridge:
         return LineSocket(self)
 
     def begin(self, started: events.StreamStarted, line: ports.Line, tap: Tap | None) -> CallRunner:
-        transfer = self._transfer
+        transfer, carrier_call_id = self._transfer, started.carrier_call_id
         runner = CallRunner(
             self._plan(tap),
             line,
             started,
-            transfer=transfer and (lambda target: is_transferred(transfer(started.carrier_call_id, target))),
+            transfer=transfer
+            and (lambda target: is_transferred(transfer(carrier_call_id, target), runner.log)),
         )
         task = self._keep(runner, tap, runner.run())
-        carrier_call_id = started.carrier_call_id
         if carrier_call_id is not None:
             self._by_carrier[carrier_call_id] = runner
 

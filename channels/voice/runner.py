@@ -84,7 +84,7 @@ class CallPlan:
 
 class CallRunner:
     """Implements `CallHooks` for its own call. `line_plays` and `transfer` as the line can; `transfer`
-    returns whether the line was given to the phone number or SIP address."""
+    returns whether the line was given to the phone number or SIP address. `log` names the call."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class CallRunner:
             line_plays=line_plays,
         )
         self._counted = CountedCall(self.caller.call_id, self.caller.started_at, self.call.counts)
-        self._log = log.bind(agent_id=plan.agent_id, call_id=self.caller.call_id)
+        self.log = log.bind(agent_id=plan.agent_id, call_id=self.caller.call_id)
         answered = plan.open_call(self.caller, self.call)
         self._handler, self._lifecycle = answered.handler, answered.lifecycle
         self._connection = ModelConnection(
@@ -117,7 +117,7 @@ class CallRunner:
             renewed=plan.metrics.model_renewed,
             failed=lambda: self.call.end("model_lost"),
             clock=plan.clock,
-            log=self._log,
+            log=self.log,
             line_plays=line_plays,
         )
         self._over: asyncio.Future[ports.EndReason] = asyncio.get_running_loop().create_future()
@@ -143,7 +143,7 @@ class CallRunner:
         """Until the call is over. Never raises but when cancelled, and even then the call is ended, within
         some seconds."""
         self._plan.metrics.call_began(self._counted)
-        self._log.info(
+        self.log.info(
             "call_began",
             call_sid=self.caller.carrier_call_id,
             called=caller_number(self.caller.called),
@@ -156,7 +156,7 @@ class CallRunner:
             for needed in (script, ticker):
                 await asyncio.wait({needed, ticker, self._over}, return_when=asyncio.FIRST_COMPLETED)
                 if needed.done() and (failure := needed.exception()) is not None:
-                    self._log.error("call_failed", exc_info=failure)
+                    self.log.error("call_failed", exc_info=failure)
                     self.call.end("failed")
         except asyncio.CancelledError:
             self.call.end("shut_down")
@@ -170,7 +170,7 @@ class CallRunner:
     async def _script(self) -> None:
         taken = await self._opened()
         if isinstance(taken, ports.Refused):
-            self._log.info("call_refused", speaks=taken.say is not None)
+            self.log.info("call_refused", speaks=taken.say is not None)
             self._unspoken = taken.say
             # Whom the business does not want is not put through to it where the model is not to be had.
             otherwise: ports.EndReason = "refused" if self._stage is Stage.CHECKING else "model_unreachable"
@@ -201,7 +201,7 @@ class CallRunner:
                 self._stage = Stage.OPENING
                 return await self._handler.open()
         except TimeoutError:
-            self._log.error("call_not_opened", within_s=OPEN_WITHIN_S)
+            self.log.error("call_not_opened", within_s=OPEN_WITHIN_S)
             self.call.end("failed")
             return None
 
@@ -212,7 +212,7 @@ class CallRunner:
         try:
             await self._connection.open(settings)
         except ports.ModelUnreachable as reason:
-            self._log.error("model_unreachable", reason=str(reason))
+            self.log.error("model_unreachable", reason=str(reason))
             self.call.end(otherwise)
             return False
         return True
@@ -244,7 +244,7 @@ class CallRunner:
             case ports.ModelStalled():
                 self._connection.lost("it does not answer")
             case ModelError():
-                self._log.warning(
+                self.log.warning(
                     "model_error",
                     code=notice.code,
                     command=notice.event_id,
@@ -285,7 +285,7 @@ class CallRunner:
             return
         failure = task.exception()
         if failure is not None:
-            self._log.error("tool_failed", tool=call.name, exc_info=failure)
+            self.log.error("tool_failed", tool=call.name, exc_info=failure)
         output: JsonValue = {"error": "the tool failed"} if failure is not None else task.result()
         self.call.tool_finished(call.call_id, output, self._plan.clock() - began)
 
@@ -303,18 +303,18 @@ class CallRunner:
         """A handler is anybody's code, and none of it may end a call."""
         [failure] = await asyncio.gather(errand, return_exceptions=True)
         if failure is not None:
-            self._log.error(event, exc_info=failure)
+            self.log.error(event, exc_info=failure)
 
     async def _transfer_line(self, target: str) -> None:
         done = False
         try:
             async with asyncio.timeout(TRANSFER_WITHIN_S):
                 if self._transfer is None:
-                    self._log.error("call_not_transferred", reason="this line cannot")
+                    self.log.error("call_not_transferred", reason="this line cannot")
                 else:
                     done = await self._transfer(target)
         except TimeoutError:
-            self._log.error("call_not_transferred", reason=f"no answer within {TRANSFER_WITHIN_S:g} s")
+            self.log.error("call_not_transferred", reason=f"no answer within {TRANSFER_WITHIN_S:g} s")
         finally:
             self.call.transfer_ended(done)
         if not self.call.is_over:
@@ -346,7 +346,7 @@ class CallRunner:
         # Neither waits for the other: what the business hears must not be lost with an engine that is away.
         await asyncio.gather(*(self._tried(end, "end_not_told") for end in ends))
         self._plan.metrics.call_ended(self._counted, reason, duration_s)
-        self._log.info("call_ended", reason=reason, duration_s=round(duration_s, 3))
+        self.log.info("call_ended", reason=reason, duration_s=round(duration_s, 3))
 
     async def _last_tools(self) -> None:
         """What a tool has asked of the business may happen whether the caller is there or not: the books are

@@ -10,14 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-import structlog
-
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 
 ANSWER_WITHIN_S = 10.0
-
-log: Any = structlog.get_logger("flow_engine.voice")
 
 _SEPARATORS = re.compile(r"[\s().\-\u00a0]")
 _NUMBER = re.compile(r"\+?[0-9]{3,15}")
@@ -112,8 +108,9 @@ def check(step: str, reply: OutboundReply) -> None:
         raise LineControlFailed(f"{step}: refused with status {reply.status}")
 
 
-async def is_transferred(transfer: Awaitable[None]) -> bool:
-    """Whether a transfer came off. Why it failed is logged, without the target; never raises."""
+async def is_transferred(transfer: Awaitable[None], log: Any) -> bool:
+    """Whether a transfer came off. Why it failed is logged, without the target, to the call's `log`; never
+    raises."""
     try:
         await transfer
     except (LineControlFailed, CorrectTheInput) as failed:

@@ -380,3 +380,16 @@ class TestTransfer:
             book.controls.hang_up()
             await eventually(lambda: sip.asked("rtc_1") == ["accept", "hangup"])
             await eventually(lambda: watcher.ended == ["agent_hung_up"])
+
+    async def test_that_is_refused_is_logged_with_its_call(self) -> None:  # V14
+        book = Book()
+        with capture_logs() as logged:
+            async with self.call(book, {"refer": [500]}):
+                assert book.controls is not None
+                book.controls.transfer("sip:desk@pbx.example")
+                await eventually(lambda: "not transferred sip:desk@pbx.example" in book.asked)
+                book.controls.hang_up()
+        [began] = [entry for entry in logged if entry["event"] == "call_began"]
+        [refused] = [entry for entry in logged if entry["event"] == "call_not_transferred"]
+        assert refused["call_id"] == began["call_id"]
+        assert "desk@pbx.example" not in str(refused)

@@ -99,7 +99,7 @@ class SipConnection(SipLine):
         return self._link
 
     async def refer(self, target: str) -> bool:
-        return await is_transferred(self.transfer(target))
+        return await is_transferred(self.transfer(target), self.runner.log)
 
 
 class _Session:

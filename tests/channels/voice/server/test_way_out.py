@@ -16,6 +16,7 @@ from channels.voice.carriers.twilio.carrier import HEADER, signature
 from channels.voice.config.loader import ConfigRefused, load_config
 from channels.voice.testing.fake_realtime import FakeRealtime, Fault
 from channels.voice.testing.fake_twilio import FakeTwilioCall
+from channels.voice.testing.script import Reaction, Script, UseTool
 from channels.voice.testing.sockets import eventually
 from tests.channels.voice.business_server import business_server
 from tests.channels.voice.served_agent import CHECK, ServedAgent, served_agent, simple_config
@@ -213,6 +214,26 @@ class TestTheLog:
         told = [entry for entry in logged if entry["event"] == "stream_not_started"]
         assert [entry["log_level"] for entry in told] == ["warning"]
         assert "audio/x-mulaw" in told[0]["reason"]
+
+    async def test_names_the_call_that_its_carrier_did_not_transfer(self) -> None:  # V14
+        config = simple_config()
+        config["session"]["tools"].append(
+            {"type": "function", "name": "move", "description": "m", "parameters": {"type": "object"}}
+        )
+        config["tools"]["move"] = {"type": "builtin", "action": "transfer", "target": "+390212345678"}
+        script = Script((Reaction((UseTool("move"),)),))
+        async with FakeRealtime(script) as model, business_server() as business:
+            with capture_logs() as logged:
+                async with (
+                    served_agent(config, business, model.url) as agent,
+                    FakeTwilioCall(agent.line_url),
+                ):
+                    await eventually(lambda: any(e["event"] == "call_not_transferred" for e in logged))
+        began, *_ = (entry for entry in logged if entry["event"] == "call_began")
+        refused, *_ = (entry for entry in logged if entry["event"] == "call_not_transferred")
+        assert (refused["agent_id"], refused["call_id"]) == ("a-1", began["call_id"])
+        assert "FLOW_ENGINE_TWILIO_ACCOUNT_SID" in refused["reason"]
+        assert "390212345678" not in str(refused)
 
 
 class TestHealth:
