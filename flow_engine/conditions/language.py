@@ -106,11 +106,31 @@ Part: TypeAlias = "syntax.Leaf[Operand]"
 
 def parse(text: str) -> Tree:
     """Raises ConditionMistake for what cannot be read, UnknownName where that is a name alone."""
-    return _Parser(text, ConditionMistake).whole()
+    tree, mistakes = read(text)
+    if tree is None:
+        raise mistakes[0]
+    return tree
+
+
+def read(text: str) -> tuple[Tree | None, list[ConditionMistake]]:
+    """The condition, None where it cannot be read, and then why: every unknown name up to the first mistake
+    of another kind, and that."""
+    unknown: dict[str, ConditionMistake] = {}
+    try:
+        tree = _Parser(text, unknown).whole()
+    except ConditionMistake as mistake:
+        return None, [*unknown.values(), mistake]
+    return None if unknown else tree, list(unknown.values())
 
 
 class _Parser(syntax.Parser[Operand]):
+    """Names that the language does not have are gathered in `unknown`, and passed over."""
+
     OPERATORS = syntax.Parser.OPERATORS + ", + -"
+
+    def __init__(self, text: str, unknown: dict[str, ConditionMistake]) -> None:
+        super().__init__(text, ConditionMistake)
+        self._unknown = unknown
 
     def operand(self) -> Operand:
         if self.reader.current.text == "has":
@@ -170,11 +190,14 @@ class _Parser(syntax.Parser[Operand]):
         root = cast("Root", head)
         if root not in ROOTS:
             hint = ": a minus needs a space before it" if head.partition("-")[0] in ROOTS else ""
-            raise UnknownName(f"{head!r} is unknown{hint}; accepted are {ACCEPTED}", token.at + 1)
-        if bool(rest) != (root in WITH_PARTS):
+            self._miss(head, f"{head!r} is unknown{hint}; accepted are {ACCEPTED}", token)
+        elif bool(rest) != (root in WITH_PARTS):
             accepted = f"{root}.x" if root in WITH_PARTS else root
-            raise UnknownName(f"{token.text!r} is unknown; accepted is {accepted}", token.at + 1)
+            self._miss(token.text, f"{token.text!r} is unknown; accepted is {accepted}", token)
         return Reference(root, tuple(rest))
+
+    def _miss(self, name: str, message: str, token: Token) -> None:
+        self._unknown.setdefault(name, UnknownName(message, token.at + 1))
 
     def _number(self, token: Token) -> int | float:
         number = number_of(token)

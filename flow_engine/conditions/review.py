@@ -21,7 +21,7 @@ from flow_engine.conditions import language as lang
 from flow_engine.conditions import syntax
 from flow_engine.conditions.comparing import Truth, Value, compare, time_of
 from flow_engine.conditions.evaluation import BOOLEAN, DURATION, TIME, Kind, constant_value, is_time, kinds_of
-from flow_engine.values import VariableIndex
+from flow_engine.values import VariableIndex, listed
 
 Problem: TypeAlias = "tuple[Literal['condition_unknown_name', 'condition_type_clash'], str]"
 """Code and reason."""
@@ -35,14 +35,14 @@ def problems_of(tree: lang.Tree, variables: VariableIndex, task_ids: Set[str]) -
     for atom in lang.atoms(tree):
         if isinstance(atom, lang.Count):
             if atom.task_id not in task_ids:
-                yield "condition_unknown_name", f"{atom.task_id!r} is no _id of a task"
+                known = listed(sorted(task_ids))
+                yield "condition_unknown_name", f"{atom.task_id!r} is no _id of a task; known: {known}"
         elif atom.root == "vars":
             spec = variables.resolve(atom.path[0])
             if spec is None:
-                yield (
-                    "condition_unknown_name",
-                    f"{lang.operand_text(atom)!r} names no variable of the version",
-                )
+                known = listed(sorted({name for each in variables for name in (each.id, each.name)}))
+                reason = f"{lang.operand_text(atom)!r} names no variable of the version; known: {known}"
+                yield "condition_unknown_name", reason
             elif spec.type != "custom" and atom.path[1:]:
                 reason = (
                     f"{lang.operand_text(atom)!r} looks into {spec.name!r} ({spec.type}), which has no parts"

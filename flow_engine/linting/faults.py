@@ -26,14 +26,18 @@ def read_condition(
 ) -> tuple[language.Tree | None, list[LintFinding]]:
     """The condition, None where it cannot be read, and what is wrong with it. Without `names` nothing is said
     of those that it has. `place` is an RFC 6901 pointer."""
-    try:
-        tree = language.parse(when)
-    except language.UnknownName as mistake:
-        return None, [LintFinding(place, "condition_unknown_name", str(mistake))]
-    except language.ConditionMistake as mistake:
-        return None, [LintFinding(place, "condition_syntax", str(mistake))]
-    problems = review.problems_of(tree, *names) if names is not None else ()
-    return tree, [LintFinding(place, code, reason) for code, reason in problems]
+    tree, mistakes = language.read(when)
+    faults = [
+        LintFinding(
+            place,
+            "condition_unknown_name" if isinstance(mistake, language.UnknownName) else "condition_syntax",
+            str(mistake),
+        )
+        for mistake in mistakes
+    ]
+    if tree is not None and names is not None:
+        faults += [LintFinding(place, code, reason) for code, reason in review.problems_of(tree, *names)]
+    return tree, faults
 
 
 def path_faults(place: str, path: str) -> Iterator[LintFinding]:

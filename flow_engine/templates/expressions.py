@@ -16,6 +16,7 @@ from jinja2 import nodes
 from flow_engine.templates import parsing, values
 from flow_engine.templates.frame import Frame
 from flow_engine.templates.names import (
+    KEYS,
     ROOT_NAMES,
     ROOTS,
     VALUES,
@@ -156,6 +157,8 @@ class Expressions:
             self._suspect(
                 node, parsing.UNKNOWN_NAME, f"{label}: a reference has no parts; use $values for the value"
             )
+        if isinstance(base, nodes.Name) and isinstance(fixed, str):
+            self._check_key(node, base.name, fixed)
         absent = _absent(root, label)
         path = () if self._read_by_path or root in self.names else path_of(node)
         if len(path) > 1 and root in ROOTS:
@@ -166,6 +169,12 @@ class Expressions:
         else:
             inner = self.compile(base)
         return lambda frame: values.member(inner(frame), key(frame), absent)
+
+    def _check_key(self, node: nodes.Expr, root: str, key: str) -> None:
+        keys = KEYS.get(root)
+        if keys is not None and key not in keys:
+            there = f"it has {', '.join(map(repr, keys))}" if keys else f"it is a text; write {root}"
+            self._suspect(node, parsing.UNKNOWN_NAME, f"{label_of(node)}: {root} has no {key!r}; {there}")
 
     # Operators
 

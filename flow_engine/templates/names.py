@@ -24,6 +24,14 @@ ROOTS: Mapping[str, Expression] = {
     "$task": lambda frame: frame.scope.task,
     "$tenant": lambda frame: frame.scope.tenant,
 }
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "$channel": (),
+    "$flow": ("campaignId", "id", "versionId"),
+    "$language": (),
+    "$task": ("id", "name", "type"),
+}
+"""All keys of the roots that the engine fills; none of those that are texts. What the others hold is known in
+the conversation only."""
 ROOT_NAMES = tuple(sorted([*ROOTS, VARS, VALUES]))
 
 _JAVASCRIPT_IN_PROSE = re.compile(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flow_engine.conditions.comparing import added, compare, time_of
 from flow_engine.conditions.evaluation import Condition
-from flow_engine.conditions.language import ConditionMistake, UnknownName, parse
+from flow_engine.conditions.language import ConditionMistake, UnknownName, parse, read
 from flow_engine.conditions.lexing import Mistake, Reader, number_of, path_of
 from tests.flow_engine.conditions.expressions import VARIABLES, facts
 
@@ -280,6 +280,21 @@ class TestMistakes:
             parse(text)
         assert raised.value.at == at  # F9
         assert part in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ("foo.x > 1 and bar.y == 3 and foo.z > 2", [(1, True), (15, True)]),
+            ("has(foo.x) or vars or foo.x > 1", [(5, True), (15, True)]),
+            ("foo.x > 1 and", [(1, True), (14, False)]),
+            ("foo.x > 1 and years(3) == 1 and bar > 1", [(1, True), (15, True)]),
+            ("vars.age > 1", []),
+        ],
+    )
+    def test_every_name_that_it_lacks_is_told_once(self, text: str, told: list[tuple[int, bool]]) -> None:
+        tree, mistakes = read(text)
+        assert [(each.at, isinstance(each, UnknownName)) for each in mistakes] == told  # F2
+        assert (tree is None) == bool(told)
 
 
 TRUTHS = {"true": True, "false": False, "vars.age > 1": None}

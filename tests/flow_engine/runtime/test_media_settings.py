@@ -12,6 +12,7 @@ from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.runtime.platform import audio_settings, prompt_language
 from flow_engine.runtime.rendered import scope_of
+from flow_engine.templates.names import KEYS
 from flow_engine.vocabulary import Channel
 from system_prompts.loader import FileSystemPrompts
 from tests.flow_engine.documents.samples import (
@@ -509,6 +510,7 @@ class TestTheRestOfAReply:
         assert scope.contact == {"name": "Ada # System"}
         assert scope.flow == {"id": "flow-1", "versionId": "version-1", "campaignId": "campaign"}
         assert scope.task == {"id": "reception", "name": "reception", "type": "AIO"}
+        assert (set(scope.flow), set(scope.task)) == (set(KEYS["$flow"]), set(KEYS["$task"]))
 
 
 OWN = {

@@ -244,6 +244,8 @@ class TestLint:
             "{% raw %}{{ a && b }}{% endraw %}",
             "{{ 'a && b ? c' }}",
             "{% for x in $tenant.l %}{{ loop.length }}{{ x.a }}{% endfor %}",
+            "{{ $flow.id }} {{ $flow.versionId }} {{ $flow['campaignId'] }} {{ $channel[:2] }}",
+            "{{ $task.id }} {{ $task.name }} {{ $task.type }} {{ $task[$contact.key] }} {{ $contact.any }}",
         ],
     )
     def test_a_sound_template_has_no_findings(self, source: str) -> None:  # F9
@@ -265,6 +267,10 @@ class TestLint:
             ("{{ self }}", "'self' is unknown"),
             ("{{ $vars }}", "$vars needs the name of a variable"),
             ("{{ $vars.v1.part }}", "use $values"),
+            ("{{ $flow.zzz }}", "$flow.zzz: $flow has no 'zzz'; it has 'campaignId', 'id', 'versionId'"),
+            ("{% if $task['nope'] == 'a' %}b{% endif %}", "it has 'id', 'name', 'type'"),
+            ("{{ $channel.name }}", "$channel has no 'name'; it is a text; write $channel"),
+            ("{{ $language.code }}", "it is a text; write $language"),
         ],
     )
     def test_an_unknown_name_is_told_with_what_is_known(self, source: str, hint: str) -> None:  # F9

@@ -189,6 +189,32 @@ class TestEveryErrorAtOnce:
         assert listed == (3 if first_task == "nowhere" else 2)
         assert refusal.value.detail == f"the version has {listed} errors"
 
+    @pytest.mark.parametrize(
+        ("when", "told"),
+        [
+            ("vars.yaers > 3", ["'vars.yaers' names no variable of the version; known: 'age', 'years'"]),
+            ("entries('nope') > 1", ["'nope' is no _id of a task; known: 'desk', 'welcome'"]),
+            (
+                "foo.x > 1 and bar.y == 3",
+                ["'foo' is unknown; accepted are", "'bar' is unknown; accepted are"],
+            ),
+        ],
+    )
+    def test_names_that_a_condition_lacks_are_told_with_the_known_ones(
+        self, when: str, told: list[str]
+    ) -> None:  # F2
+        raw = minimal_version(
+            variables=[{"_id": "age", "name": "years", "type": "number", "prompt": "How old"}],
+            tasks=[aio_task("welcome", entryCondition={"when": when, "reason": "no"}), aio_task("desk")],
+            firstTask="welcome",
+        )
+        with pytest.raises(CorrectTheInput) as refusal:
+            submitted(raw)
+        found = [(each.code, each.message) for each in refusal.value.findings]
+        assert [code for code, _ in found] == ["condition_unknown_name"] * len(told)
+        for (_, message), part in zip(found, told, strict=True):
+            assert part in message
+
     def test_nothing_is_told_twice(self) -> None:  # F2
         speech = {"provider": "{{ $tenant.voice", "voice": "anna"}
         media = {"audio": {"presetId": "default", "tts": {"default": speech, "fallback": speech}}, "text": {}}
