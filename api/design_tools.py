@@ -31,7 +31,6 @@ from flow_engine.use_cases.submissions import Submission
 
 _Arguments = TypeVar("_Arguments", bound=Arguments)
 _FLOW_ID = Field(description="The flow's id, as `list_flows` and `create_flow` give it.")
-_VERSION_ID = Field(description="A version's id.")
 _DOCUMENT = Field(
     description="The whole version document as a JSON object. Its schema is at "
     "/schemas/flow-version.json; `_id`, `createdAt` and `createdBy` are set by the server."
@@ -68,15 +67,17 @@ class SaveDraftArguments(DocumentArguments):
 
 
 class TestVersionArguments(FlowArguments):
-    version_id: Id = _VERSION_ID
+    version_id: Id = Field(description="A version's id or tag.")
     tests: Annotated[str, Field(min_length=1, max_length=1_000_000)] = Field(
         description="Flow tests in YAML: `scenarios: [{name, channel, steps: […]}]`."
     )
 
 
 class DiffVersionsArguments(FlowArguments):
-    version_id: Id = Field(description="The version to compare.")
-    other_version_id: Id = Field(description="The version to compare it with: what it changes is listed.")
+    version_id: Id = Field(description="The version to compare, by id or tag.")
+    other_version_id: Id = Field(
+        description="The version to compare it with, by id or tag: what it changes is listed."
+    )
 
 
 class PublishVersionArguments(FlowArguments):
@@ -266,7 +267,7 @@ class DesignTools:
         """Raises CorrectTheInput `document_invalid` for a draft that cannot run, and `tests_invalid` for a
         YAML that cannot, each with pointers into what is wrong (RFC 6901)."""
         arguments = _parsed(call, TestVersionArguments)
-        document = await self._document(call, arguments.flow_id, arguments.version_id)
+        document = await self._named_document(call, arguments.flow_id, arguments.version_id)
         checked = await self._checked(call, arguments.flow_id, document, draft=False)
         verdict = await self._play(checked, arguments.flow_id, arguments.tests.encode())
         coverage = verdict["coverage"]
@@ -282,8 +283,8 @@ class DesignTools:
 
     async def diff_versions(self, call: ToolCall) -> ToolReply:
         arguments = _parsed(call, DiffVersionsArguments)
-        before = await self._document(call, arguments.flow_id, arguments.version_id)
-        after = await self._document(call, arguments.flow_id, arguments.other_version_id)
+        before = await self._named_document(call, arguments.flow_id, arguments.version_id)
+        after = await self._named_document(call, arguments.flow_id, arguments.other_version_id)
         found = difference(before, after)
         lines = [f"{each['change']} {each['what']} {each['id']} {each['path']}" for each in found["changes"]]
         return ToolReply(found, "\n".join(lines) or "Nothing differs.")
@@ -315,6 +316,10 @@ class DesignTools:
     async def _named(self, call: ToolCall) -> tuple[FlowRecord, str]:
         arguments = _parsed(call, ReadVersionArguments)
         return await self._designing.named(call.principal.tenant_id, arguments.flow_id, arguments.version_id)
+
+    async def _named_document(self, call: ToolCall, flow_id: str, name: str) -> Mapping[str, object]:
+        flow, version_id = await self._designing.named(call.principal.tenant_id, flow_id, name)
+        return await self._document(call, flow.flow_id, version_id)
 
     async def _document(self, call: ToolCall, flow_id: str, version_id: str) -> Mapping[str, object]:
         return await self._designing.document(call.principal.tenant_id, flow_id, version_id)

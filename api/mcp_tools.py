@@ -132,7 +132,8 @@ class ToolCall:
             return None
         digest = hashlib.sha256(f"{self.tool}\n".encode())
         digest.update(self.arguments)
-        return IdempotencyKey(_KEY_SPACE + arguments.idempotency_key, digest.hexdigest())
+        sent = arguments.idempotency_key
+        return IdempotencyKey(_KEY_SPACE + sent, digest.hexdigest(), sent)
 
 
 @dataclass(frozen=True, slots=True)

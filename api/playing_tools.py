@@ -65,7 +65,7 @@ class TryTurnArguments(TurnFields, FlowArguments):
 
 
 class ReplayVersionArguments(ReplayBody, FlowArguments):
-    version_id: Id = Field(description="The version to replay on, a draft too.")
+    version_id: Id = Field(description="The version to replay on, a draft too, by id or tag.")
 
 
 class SimulateVersionArguments(SimulateBody, FlowArguments):
@@ -237,13 +237,14 @@ class PlayingTools:
     async def replay_version(self, call: ToolCall) -> ToolReply:
         arguments, tenant_id = call.parse(_REPLAY), call.principal.tenant_id
         order = ReplayOrder(arguments.conversations or (), arguments.from_tag, arguments.last or LAST)
-        report = await self._replays.replay(tenant_id, arguments.flow_id, arguments.version_id, order)
+        flow, version_id = await self._designing.named(tenant_id, arguments.flow_id, arguments.version_id)
+        report = await self._replays.replay(tenant_id, flow.flow_id, version_id, order)
         other = ("newRefusals", "variablesGone", "checkpointsLost")
         rows = [
             row for row in report["conversations"] if row["path"] == "other" or any(row[n] for n in other)
         ]
         shown, summary = rows[:ROWS_SHOWN], report["summary"]
-        document = await self._designing.document(tenant_id, arguments.flow_id, arguments.version_id)
+        document = await self._designing.document(tenant_id, flow.flow_id, version_id)
         refused = {refusal["task"] for row in shown for refusal in row["newRefusals"]}
         tasks = document.get("tasks")
         found = map(as_object, cast("list[object]", tasks) if isinstance(tasks, list) else [])

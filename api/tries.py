@@ -13,6 +13,7 @@ from api.bodies import Body, Facts, Id, Name, Reason
 from api.endpoints import Call, Endpoint, answer_response, json_response
 from api.history import LARGEST_SEQ, REVEAL, reveals
 from flow_engine.documents.findings import problems_of
+from flow_engine.documents.values import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.testing import format
@@ -112,7 +113,9 @@ class TurnFields(Body):
     human_task: TriedHumanTask | None = Field(
         default=None, description="What became of a transfer, or of a person who follows."
     )
-    wait: float | None = Field(default=None, description="So many seconds pass.")
+    wait: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = Field(
+        default=None, description="So many seconds pass."
+    )
 
     @property
     def asked(self) -> Mapping[str, object]:

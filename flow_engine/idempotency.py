@@ -11,11 +11,13 @@ from flow_engine.errors import CorrectTheInput
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """`key` as the caller sent it; `fingerprint` is a digest of the request's method, path and body. The key
-    has 1 to 255 characters, the digest is SHA-256 in hexadecimal digits."""
+    """`key` as the caller sent it, or, where keys of several kinds of calls must not meet, made of the one
+    that was `sent`; `fingerprint` is a digest of the request's method, path and body. What is sent has 1 to
+    255 characters, the digest is SHA-256 in hexadecimal digits."""
 
     key: str
     fingerprint: str
+    sent: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,10 @@ class KeptReply:
         """Raises CorrectTheInput `idempotency_key_reused` when another request came under the key. The same
         bytes otherwise."""
         if self.fingerprint != request.fingerprint:
+            key = request.sent or request.key
             raise CorrectTheInput(
                 "idempotency_key_reused",
-                f"key {request.key!r} was sent with another request less than 24 hours ago: "
+                f"key {key!r} was sent with another request less than 24 hours ago: "
                 "use a new key for a new request",
             )
         return FinalReply(self.status, self.body, replayed=True)

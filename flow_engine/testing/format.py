@@ -30,7 +30,10 @@ _Facts = Mapping[str, object]
 _Item = TypeVar("_Item")
 _UNITS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) *(second|minute|hour|day)s?")
-_DURATION_ACCEPTED = "accepted are seconds above 0, or a text such as '90 seconds', '2 minutes', '3 days'"
+_DURATION_ACCEPTED = (
+    f"accepted are seconds above 0 and at most {LONGEST_S}, "
+    "or a text such as '90 seconds', '2 minutes', '3 days'"
+)
 
 
 def refused(message: str) -> PydanticCustomError:

@@ -15,6 +15,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult
 
+from flow_engine.documents.values import LONGEST_S
 from flow_engine.testing.running import NOBODY
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore
 from tests.api.harness import keyring_of, open_scene
@@ -318,6 +319,11 @@ async def test_a_turn_over_mcp_says_what_cannot_be_meant() -> None:  # F35
         assert (begun["turn"], begun["task"]) == (2, "order")
         wrong = await session.problem("try_turn", flowId=flow_id, tryId=begun["tryId"], memory={"size": 1})
         assert [each["pointer"] for each in wrong["errors"]] == ["/memory/size"]
+        for seconds in (0, LONGEST_S + 1):
+            [told] = (await session.problem("try_turn", flowId=flow_id, wait=seconds))["errors"]
+            assert told["pointer"] == "/wait"
+            assert str(LONGEST_S) in told["message"] or seconds == 0
+            assert "text" not in told["message"], "the tool takes none"
 
 
 # --- each tool --------------------------------------------------------------------------------------
@@ -384,6 +390,17 @@ async def test_a_version_is_read_by_id_by_tag_or_as_the_newest() -> None:  # F6,
         ):
             read = await session.reply("read_version", flowId=flow_id, **named)
             assert read["versionId"] == read["document"]["_id"] == expected["versionId"]
+        compared = {"versionId": "prod", "otherVersionId": newest["versionId"]}
+        assert (await session.reply("diff_versions", flowId=flow_id, **compared))["changes"]
+        compared = {"versionId": first["versionId"], "otherVersionId": "latest"}
+        [change] = (await session.reply("diff_versions", flowId=flow_id, **compared))["changes"]
+        assert change["path"].endswith("/draft")
+        played = await session.reply("test_version", flowId=flow_id, versionId="prod", tests=PASSES)
+        assert played["passed"] == 1
+        replayed = await session.reply(
+            "replay_version", flowId=flow_id, versionId="latest", **{"from": "prod"}
+        )
+        assert replayed["summary"]["conversations"] == 0
         unknown = await session.problem("read_version", flowId=flow_id, versionId="staging")
         assert (unknown["status"], unknown["code"]) == (404, "version_unknown")
 

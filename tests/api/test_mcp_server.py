@@ -524,6 +524,7 @@ async def test_a_repeated_call_with_its_key_takes_effect_once() -> None:  # F15,
         assert (await reply(client, "get_memory"))["memoryRevision"] == 1
         reused = await problem(client, "set_memory", **given, entries=WHAT_THE_VISIT_NEEDS[:1])
         assert (reused["status"], reused["code"]) == (422, "idempotency_key_reused")
+        assert "key 'k-1' was sent" in reused["detail"]
         other_tool = await problem(client, "change_task", task="visit", idempotencyKey="k-1")
         assert other_tool["code"] == "idempotency_key_reused"
 
