@@ -1,6 +1,7 @@
 """Flows of other systems as drafts, with a report of what could not be carried.
 
     drafts      what every importer fills: tasks, ways, variables, tools, remarks
+    elements    what a draft consists of
     foreign     what every importer reads: parts of another system's document
     retell      Retell's conversation flows
     dialogflow  Dialogflow CX agents

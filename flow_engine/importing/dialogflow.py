@@ -11,7 +11,7 @@ from typing import Final, cast
 from pydantic import ConfigDict, JsonValue
 from pydantic.alias_generators import to_camel
 
-from flow_engine.importing import drafts, foreign
+from flow_engine.importing import drafts, elements, foreign
 
 _SYSTEM_TYPES: Final[Mapping[str, str]] = {
     "@sys.date": "date",
@@ -259,7 +259,7 @@ class _Import:
             )
 
     def _say(
-        self, task: drafts.TaskDraft, said: Fulfillment, when: str, place: tuple[str | int, ...]
+        self, task: elements.TaskDraft, said: Fulfillment, when: str, place: tuple[str | int, ...]
     ) -> None:
         """What is said and called in a task; `when` is the only case in which it is, in words."""
         if spoken := said.spoken:
@@ -365,11 +365,11 @@ class _Import:
         name, sign, value = match["name"], match["sign"], match["value"]
         if (match["scope"][1:], name, sign, value.strip("\"'")) == _FORM_IS_COMPLETE:
             required = [f"has({self._draft.value(each.display_name)})" for each in form if each.required]
-            return f"({drafts.joined(required, 'and')})" if required else "(true == true)"
+            return f"({elements.joined(required, 'and')})" if required else "(true == true)"
         path = self._draft.value(name)
         if value == "null":
             return f"not has({path})" if sign == "=" else f"has({path})"
-        literal = drafts.condition_literal(value, self._draft.kind_of(name))
+        literal = elements.condition_literal(value, self._draft.kind_of(name))
         return f"{path} {'==' if sign == '=' else sign} {literal}"
 
 
@@ -379,4 +379,4 @@ def _text(original: str) -> str:
 
 
 def _task_id(flow: AgentFlow, page: Page) -> str:
-    return f"{flow.display_name}.{page.display_name}".replace("/", "-")
+    return f"{flow.display_name}.{page.display_name}"

@@ -5,14 +5,16 @@ phone and chat, one contact a conversation, the presets of the media settings.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast
 
 from flow_engine.conditions.language import ConditionMistake, Constant, Reference, operand_text, parse
 from flow_engine.conditions.review import problems_of
+from flow_engine.documents.findings import quoted
 from flow_engine.documents.references import normalise_name
 from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.importing.elements import Alternative, TaskDraft, WayDraft, identifier, plain_text
 from flow_engine.importing.foreign import Remark
 from flow_engine.values import VariableIndex, VariableSpec
 from flow_engine.vocabulary import VariableType
@@ -40,8 +42,6 @@ _FIRST_VALUES: Final[Mapping[str, object]] = {
     "reasonsOfContact": [],
     "results": [],
 }
-_DELIMITER: Final = re.compile(r"\{(?=[{%#])|[}%](?=\})")
-"""First characters of what opens or closes something in a template."""
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*([^{}\s][^{}]*?)\s*\}\}")
 
 
@@ -54,54 +54,9 @@ class ImportedDraft:
 
 
 @dataclass(slots=True)
-class TaskDraft:
-    """All texts stand as in the original, with its `{{ name }}` placeholders. `entered_when` are reasons to
-    enter the task from anywhere; `needs` tells of each variable whether it is required."""
-
-    name: str
-    human: bool = False
-    description: str = ""
-    prompts: list[str] = field(default_factory=list[str])
-    entered_when: list[str] = field(default_factory=list[str])
-    ways: dict[str, "WayDraft"] = field(default_factory=dict[str, "WayDraft"])
-    needs: dict[str, bool] = field(default_factory=dict[str, bool])
-    tools: dict[str, dict[str, Mapping[str, str]]] = field(
-        default_factory=dict[str, dict[str, Mapping[str, str]]]
-    )
-    condition: tuple[str, str] = ("", "")
-    returns: bool = False
-    position: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """One way of the original: `when` in the engine's language, `reason` in words, `""` where there is none.
-    Where both are given, both have to be true."""
-
-    when: str
-    reason: str
-    place: Sequence[str | int]
-
-
-@dataclass(slots=True)
-class WayDraft:
-    """A connection. One of its alternatives is enough."""
-
-    alternatives: list[Alternative] = field(default_factory=list[Alternative])
-    automatic: bool = False
-
-    @property
-    def when(self) -> str:
-        return joined((each.when for each in self.alternatives), "or")
-
-    @property
-    def reasons(self) -> Sequence[str]:
-        return [*dict.fromkeys(each.reason for each in self.alternatives if each.reason)]
-
-
-@dataclass(slots=True)
 class Draft:
-    """A version in the making; names of tasks and variables are made unique as they come."""
+    """A version in the making. Tasks and variables stand under what the original calls them; their ids and
+    names are made unique as they come."""
 
     language: str = "en-US"
     global_prompt: str = ""
@@ -114,6 +69,7 @@ class Draft:
     )
     global_tasks: list[str] = field(default_factory=list[str])
     model: str = ""
+    ids: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     remarks: list[Remark] = field(default_factory=list[Remark])
 
     def changed(self, place: Sequence[str | int], message: str) -> None:
@@ -129,7 +85,7 @@ class Draft:
         unique, number = plain, 2
         while normalise_name(unique) in taken:
             unique, number = f"{plain} {number}", number + 1
-        self.tasks[task_id] = made = TaskDraft(unique)
+        self.tasks[task_id] = made = TaskDraft(self._free_id("task", task_id), unique)
         return made
 
     def variable(
@@ -137,7 +93,6 @@ class Draft:
     ) -> str:
         """The `_id` of the variable of that name. The first mention decides its type; a later one that knows
         what to look for gives its prompt."""
-        name = identifier(name)
         known = self.variables.get(name)
         if known is None or (not known.get("prompt") and prompt):
             members = [
@@ -146,9 +101,10 @@ class Draft:
             members = [each for each in dict.fromkeys(members) if each != ""]
             if kind == "enum" and not members:
                 kind = "string"
+            var_id = self._free_id("variable", name) if known is None else known["_id"]
             shape: dict[str, object] = {
-                "_id": name,
-                "name": name,
+                "_id": var_id,
+                "name": var_id,
                 "type": kind if known is None else known["type"],
             }
             if shape["type"] != "custom":
@@ -158,7 +114,7 @@ class Draft:
             if sensitive:
                 shape["sensitive"] = True
             self.variables[name] = shape
-        return name
+        return self._id_of(name)
 
     def tool(
         self,
@@ -175,7 +131,8 @@ class Draft:
         if not url.startswith(("http://", "https://")):
             server, url = TOOLS, _TOOLS_URL
         self.servers.setdefault(server, (url, {}))[1].setdefault(name, description)
-        task.tools.setdefault(server, {})[name] = results or {}
+        mapping = {self._id_of(variable): path for variable, path in (results or {}).items()}
+        task.tools.setdefault(server, {})[name] = mapping
 
     def way(
         self,
@@ -201,7 +158,7 @@ class Draft:
 
         def written(match: re.Match[str]) -> str:
             default = self.defaults.get(match[1])
-            if default is None or identifier(match[1]) in self.variables:
+            if default is None or match[1] in self.variables:
                 return f"{{{{ ${self.value(match[1])} }}}}"
             return f"{{{{ ${self.value(match[1])} | default({operand_text(Constant(default))}) }}}}"
 
@@ -209,18 +166,34 @@ class Draft:
         end = 0
         for match in _PLACEHOLDER.finditer(original):
             # With the placeholder's first brace, which must not join one that stands before it.
-            pieces += [_literal(original[end : match.start() + 1])[:-1], written(match)]
+            pieces += [plain_text(original[end : match.start() + 1])[:-1], written(match)]
             end = match.end()
-        return "".join([*pieces, _literal(original[end:])])
+        return "".join([*pieces, plain_text(original[end:])])
 
     def value(self, name: str) -> str:
         """How a condition names what the original calls so."""
-        name = identifier(name)
-        return operand_text(Reference("vars" if name in self.variables else "tenant", (name,)))
+        return operand_text(Reference("vars" if name in self.variables else "tenant", (self._id_of(name),)))
 
     def kind_of(self, name: str) -> str:
         """The type of the variable of that name, `""` where none is of it."""
-        return str(self.variables.get(identifier(name), {}).get("type", ""))
+        return str(self.variables.get(name, {}).get("type", ""))
+
+    def _id_of(self, name: str) -> str:
+        known = self.variables.get(name)
+        return identifier(name) if known is None else str(known["_id"])
+
+    def _free_id(self, kind: Literal["task", "variable"], original: str) -> str:
+        """An `_id`, with a number where another original has become it."""
+        plain = identifier(original)
+        found, number = plain, 2
+        while (kind, found) in self.ids:
+            found, number = f"{plain[:500]}-{number}", number + 1
+        self.ids.add((kind, found))
+        if found != plain:
+            self.changed(
+                (), f"the {kind} {quoted(original)} is {quoted(found)}: {quoted(plain)} is another one"
+            )
+        return found
 
     def fault_in(self, condition: str) -> str:
         """Why a save would refuse the condition, `""` where it takes it."""
@@ -248,8 +221,8 @@ class Draft:
         for source in self.tasks.values():
             self._tell_ways(source)
         positions = {
-            identifier(task_id): {"x": task.position[0], "y": task.position[1]}
-            for task_id, task in self.tasks.items()
+            task.id: {"x": task.position[0], "y": task.position[1]}
+            for task in self.tasks.values()
             if task.position
         }
         document: dict[str, object] = {
@@ -275,11 +248,9 @@ class Draft:
                 }
                 for name, (url, tools) in self.servers.items()
             ],
-            "tasks": [self._task(task_id, task) for task_id, task in self.tasks.items()],
-            "firstTask": identifier(
-                self.first_task if self.first_task in self.tasks else next(iter(self.tasks))
-            ),
-            "globalTasks": [identifier(name) for name in self.global_tasks],
+            "tasks": [self._task(task) for task in self.tasks.values()],
+            "firstTask": self.tasks.get(self.first_task, next(iter(self.tasks.values()))).id,
+            "globalTasks": [self.tasks[name].id for name in self.global_tasks],
         }
         if TOOLS in self.servers:
             tools = ", ".join(self.servers[TOOLS][1])
@@ -301,7 +272,7 @@ class Draft:
                     way.alternatives[number] = replace(each, when="", reason=reason)
             target.entered_when += [each for each in way.reasons if each not in target.entered_when]
 
-    def _task(self, task_id: str, task: TaskDraft) -> Mapping[str, object]:
+    def _task(self, task: TaskDraft) -> Mapping[str, object]:
         reasons = "; or ".join(reason.rstrip(".") for reason in task.entered_when)
         several = [
             name for name, way in task.ways.items() if way.reasons and len(self.tasks[name].entered_when) > 1
@@ -311,7 +282,7 @@ class Draft:
             for name in several
         ]
         shape: dict[str, object] = {
-            "_id": identifier(task_id),
+            "_id": task.id,
             "name": task.name,
             "type": "HUM" if task.human else "AIO",
             "description": self.text(
@@ -319,7 +290,7 @@ class Draft:
             ),
             "prompt": self.text("\n\n".join([*filter(None, task.prompts), *ways])) or f"Settle: {task.name}.",
             "transitionParameters": [
-                {"variableId": identifier(name), "required": required}
+                {"variableId": self._id_of(name), "required": required}
                 for name, required in task.needs.items()
             ],
             "aiHelpers": [],
@@ -340,7 +311,7 @@ class Draft:
             ],
             "closureConfig": {"multiContact": False},
             "enabledCheckpoints": [],
-            "connectedTasks": [identifier(name) for name in task.ways],
+            "connectedTasks": [self.tasks[name].id for name in task.ways],
         }
         if task.human:
             shape["routingParameters"] = {"timeout": _ROUTING_TIMEOUT_S}
@@ -348,45 +319,15 @@ class Draft:
             shape["returns"] = True
         if task.condition[0]:
             shape["entryCondition"] = {"when": task.condition[0], "reason": task.condition[1]}
-        if conditions := dict(_conditions(task.ways)):
+        if conditions := dict(self._conditions(task)):
             shape["connectionConditions"] = conditions
         return shape
 
-
-def _conditions(ways: Mapping[str, WayDraft]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    for target, way in ways.items():
-        if not way.when:
-            continue
-        shape = {"when": way.when}
-        if way.reasons:
-            shape["reason"] = "; or ".join(way.reasons)
-        yield identifier(target), {**shape, "advance": "auto"} if way.automatic else shape
-
-
-def condition_literal(value: str, kind: str) -> str:
-    """`value` as a condition compares it with a value of that type; `""` is a type that nobody knows."""
-    text = value.strip().strip("\"'")
-    if kind in {"number", ""} and re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,9})?", text):
-        return text
-    if kind in {"boolean", ""} and text.lower() in {"true", "false"}:
-        return text.lower()
-    return operand_text(Constant(text))
-
-
-def identifier(text: str) -> str:
-    """What stands for `text` where the engine takes an `_id`: 1 to 512 characters without `/`."""
-    return text.replace("/", "-")[:512] or "unnamed"
-
-
-def joined(conditions: Iterable[str], word: Literal["and", "or"]) -> str:
-    """One condition of several; those that are empty let everything pass."""
-    known = list(dict.fromkeys(conditions))
-    if word == "or" and not all(known):
-        return ""
-    given = [each for each in known if each]
-    return given[0] if len(given) == 1 else f" {word} ".join(f"({each})" for each in given)
-
-
-def _literal(text: str) -> str:
-    """Text in which nothing is the template language's."""
-    return _DELIMITER.sub(r"\g<0> ", text)
+    def _conditions(self, task: TaskDraft) -> Iterator[tuple[str, Mapping[str, str]]]:
+        for target, way in task.ways.items():
+            if not way.when:
+                continue
+            shape = {"when": way.when}
+            if way.reasons:
+                shape["reason"] = "; or ".join(way.reasons)
+            yield self.tasks[target].id, {**shape, "advance": "auto"} if way.automatic else shape

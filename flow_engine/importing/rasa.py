@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, JsonValue
 
-from flow_engine.importing import drafts, foreign
+from flow_engine.importing import drafts, elements, foreign
 
 _TYPES: Final[Mapping[str, str]] = {
     "text": "string",
@@ -247,7 +247,7 @@ class _Import:
         if match["value"].strip() in {"null", "None"}:
             return f"{negated}{'not ' if sign in {'==', '=', 'is'} else ''}has({value})"
         sign = {"=": "==", "is": "==", "is not": "!="}.get(sign, sign)
-        literal = drafts.condition_literal(match["value"], self._draft.kind_of(match["name"]))
+        literal = elements.condition_literal(match["value"], self._draft.kind_of(match["name"]))
         return f"{negated}{value} {sign} {literal}"
 
 

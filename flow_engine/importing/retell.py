@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 
 from pydantic import Field, JsonValue
 
-from flow_engine.importing import drafts, foreign
+from flow_engine.importing import drafts, elements, foreign
 from flow_engine.json_paths import PathRefused, read_path
 
 _VISUAL: Final = frozenset(
@@ -177,7 +177,7 @@ class _Import:
             for way in self._ways(node, (node.id,)) if node.id in draft.tasks else ():
                 for name in way.collected:
                     draft.tasks[way.target].needs.setdefault(name, False)
-                when = drafts.joined(way.equations, "and")
+                when = elements.joined(way.equations, "and")
                 words = " and ".join(each for each in way.words if each.casefold() not in _EMPTY_WORDS)
                 alone = bool(when) and not words
                 draft.way(node.id, way.target, when=when, reason=words, automatic=alone, place=way.place)
@@ -240,7 +240,7 @@ class _Import:
         if node.type not in _SPOKEN | _HUMAN | {"function", "mcp"}:
             draft.changed(place, f"a node of the unknown type {node.type!r} is a task")
 
-    def _tools_of(self, node: Node, task: drafts.TaskDraft) -> None:
+    def _tools_of(self, node: Node, task: elements.TaskDraft) -> None:
         servers = {each.mcp_id or each.id or each.name: each for each in self._flow.mcps}
         tools = [(at, each) for at, each in self._tools(node) if each.type != "extract_dynamic_variable"]
         if node.type == "mcp" and node.mcp_tool_name:
@@ -316,7 +316,7 @@ class _Import:
             return transition.prompt, ""
         parts = [self._equation(each) for each in transition.equations]
         word = "and" if transition.operator == "&&" else "or"
-        condition = drafts.joined([part or "" for part in parts], word)
+        condition = elements.joined([part or "" for part in parts], word)
         if None in parts:
             why = "'contains' is judged by the model, not by the engine"
         elif condition and (fault := self._draft.fault_in(condition)):
@@ -334,5 +334,5 @@ class _Import:
             return f"{'' if equation.operator == 'exists' else 'not '}has({left})"
         if "contains" in equation.operator:
             return None
-        literal = drafts.condition_literal(equation.right, self._draft.kind_of(name))
+        literal = elements.condition_literal(equation.right, self._draft.kind_of(name))
         return f"{left} {equation.operator} {literal}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from flow_engine.conditions.evaluation import Condition, Facts
 from flow_engine.documents import normalise_name
-from flow_engine.importing.drafts import Draft, TaskDraft, condition_literal, identifier, joined
+from flow_engine.importing.drafts import Draft
+from flow_engine.importing.elements import TaskDraft, condition_literal, identifier, joined
 from flow_engine.templates import TemplateScope, compile_template
 from flow_engine.values import VariableIndex, VariableSpec
 from tests.flow_engine.conditions.expressions import Stored, facts
@@ -109,6 +111,36 @@ class TestNames:
         assert 1 <= len(found) <= 512
         assert "/" not in found
         assert identifier(found) == found
+
+    @pytest.mark.parametrize(
+        "originals",
+        [("a/b", "a-b", "a-b-2"), ("a-b", "a/b"), ("x" * 513, "x" * 514, "x" * 512), ("unnamed", "")],
+    )
+    def test_what_the_original_tells_apart_has_ids_of_its_own(self, originals: tuple[str, ...]) -> None:
+        draft = Draft()
+        for number, name in enumerate(originals):
+            kind = "number" if number else "custom"
+            draft.variable(name, kind, "what it is")
+            task = draft.task(name, name)
+            task.needs[name], task.position = False, (number, 0)
+            draft.tool(task, "t", "", results={name: "$.x"} if kind == "custom" else {})
+        for source, target in pairwise(originals):
+            draft.way(source, target, when=f"has({draft.value(source)})")
+        draft.first_task, draft.global_tasks = originals[-1], [originals[-1]]
+        found = Imported(draft.imported())
+        ids = [each["_id"] for each in found.document["tasks"]]
+        assert len(set(ids)) == len(ids) == len(originals)
+        assert [each["_id"] for each in found.document["variables"]] == ids
+        assert [each["type"] for each in found.document["variables"]].count("custom") == 1
+        assert [list(task["connectionConditions"]) for task in found.document["tasks"][:-1]] == [
+            [each] for each in ids[1:]
+        ]
+        assert found.document["firstTask"] == ids[-1]
+        assert found.document["globalTasks"] == [ids[-1]]
+        assert list(found.document["uiMetadata"]["positions"]) == ids
+        told = [each["message"] for each in found.draft.remarks if "is another one" in each["message"]]
+        assert {each.split()[1] for each in told} == {"task", "variable"}
+        assert errors_of(found.document) == []
 
     def test_the_first_mention_of_a_variable_decides_its_type_and_the_first_prompt_its_prompt(self) -> None:
         draft = Draft()

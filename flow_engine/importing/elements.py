@@ -1,0 +1,87 @@
+"""What a draft consists of: tasks and ways between them, and how the original's words are written here."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from flow_engine.conditions.language import Constant, operand_text
+
+_DELIMITER: Final = re.compile(r"\{(?=[{%#])|[}%](?=\})")
+"""First characters of what opens or closes something in a template."""
+
+
+@dataclass(slots=True)
+class TaskDraft:
+    """All texts stand as in the original, with its `{{ name }}` placeholders. `entered_when` are reasons to
+    enter the task from anywhere; `needs` tells of each variable whether it is required."""
+
+    id: str
+    name: str
+    human: bool = False
+    description: str = ""
+    prompts: list[str] = field(default_factory=list[str])
+    entered_when: list[str] = field(default_factory=list[str])
+    ways: dict[str, "WayDraft"] = field(default_factory=dict[str, "WayDraft"])
+    needs: dict[str, bool] = field(default_factory=dict[str, bool])
+    tools: dict[str, dict[str, Mapping[str, str]]] = field(
+        default_factory=dict[str, dict[str, Mapping[str, str]]]
+    )
+    condition: tuple[str, str] = ("", "")
+    returns: bool = False
+    position: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way of the original: `when` in the engine's language, `reason` in words, `""` where there is none.
+    Where both are given, both have to be true."""
+
+    when: str
+    reason: str
+    place: Sequence[str | int]
+
+
+@dataclass(slots=True)
+class WayDraft:
+    """A connection. One of its alternatives is enough."""
+
+    alternatives: list[Alternative] = field(default_factory=list[Alternative])
+    automatic: bool = False
+
+    @property
+    def when(self) -> str:
+        return joined((each.when for each in self.alternatives), "or")
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        return [*dict.fromkeys(each.reason for each in self.alternatives if each.reason)]
+
+
+def condition_literal(value: str, kind: str) -> str:
+    """`value` as a condition compares it with a value of that type; `""` is a type that nobody knows."""
+    text = value.strip().strip("\"'")
+    if kind in {"number", ""} and re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,9})?", text):
+        return text
+    if kind in {"boolean", ""} and text.lower() in {"true", "false"}:
+        return text.lower()
+    return operand_text(Constant(text))
+
+
+def identifier(text: str) -> str:
+    """What stands for `text` where the engine takes an `_id`: 1 to 512 characters without `/`."""
+    return text.replace("/", "-")[:512] or "unnamed"
+
+
+def joined(conditions: Iterable[str], word: Literal["and", "or"]) -> str:
+    """One condition of several; those that are empty let everything pass."""
+    known = list(dict.fromkeys(conditions))
+    if word == "or" and not all(known):
+        return ""
+    given = [each for each in known if each]
+    return given[0] if len(given) == 1 else f" {word} ".join(f"({each})" for each in given)
+
+
+def plain_text(text: str) -> str:
+    """Text in which nothing is the template language's."""
+    return _DELIMITER.sub(r"\g<0> ", text)
