@@ -118,10 +118,13 @@ class _Import:
                 draft.dropped(
                     ("slots", name, "initial_value"), "a variable has no value before it was said or written"
                 )
-        start = draft.task(_START, _START)
+        start_id, number = _START, 2
+        while start_id in self._flows:
+            start_id, number = f"{_START}-{number}", number + 1
+        start = draft.task(start_id, _START)
         start.description = "Enter when it is not clear what the user wants, or when one matter is settled."
         start.prompts.append("Find out what the user wants, and go on to the task that does it.")
-        draft.first_task = _START
+        draft.first_task = start_id
         for name, flow in self._flows.items():
             task = draft.task(name, flow.name or name.replace("_", " "))
             task.description = flow.description
@@ -152,9 +155,9 @@ class _Import:
         task.prompts.append("\n".join(lines))
 
     def _lines(
-        self, source: str, steps: Sequence[Step], place: tuple[str | int, ...], when: str = ""
+        self, source: str, steps: Sequence[Step], place: tuple[str | int, ...], when: tuple[str, ...] = ()
     ) -> Iterator[str]:
-        """Each step in words; ways, tools and variables as they come. `when`: what holds by then."""
+        """Each step in words; ways, tools and variables as they come. `when`: what all holds by then."""
         for number, step in enumerate(steps):
             at = (*place, number)
             prefix = f"(step {step.id}) " if step.id else ""
@@ -164,16 +167,19 @@ class _Import:
                 if step.next:
                     yield f"Then {'end' if step.next == 'END' else f'go on with step {step.next}'}."
                 continue
+            asked = "; ".join(branch.when for branch in step.next if branch.when)
+            otherwise = (f"none of ({asked})",) if asked else ()
             for index, branch in enumerate(step.next):
+                holds = (*when, *((branch.when,) if branch.when else otherwise))
                 following = branch.then or branch.otherwise
                 inside = (*at, "next", index, "then" if branch.then else "else")
                 said = f"If {branch.when}" if branch.when else "Otherwise"
                 if isinstance(following, str):
                     yield f"{said}: {'end' if following == 'END' else f'go on with step {following}'}."
                 else:
-                    yield f"{said}: " + " ".join(self._lines(source, following, inside, branch.when))
+                    yield f"{said}: " + " ".join(self._lines(source, following, inside, holds))
 
-    def _line(self, source: str, step: Step, place: tuple[str | int, ...], when: str) -> str:
+    def _line(self, source: str, step: Step, place: tuple[str | int, ...], when: tuple[str, ...]) -> str:
         draft, task = self._draft, self._draft.tasks[source]
         if step.collect:
             draft.variable(step.collect, "string", step.description)
@@ -200,14 +206,16 @@ class _Import:
             )
         return ""
 
-    def _way(self, source: str, target: str, place: tuple[str | int, ...], when: str) -> str:
+    def _way(self, source: str, target: str, place: tuple[str | int, ...], when: tuple[str, ...]) -> str:
         if target not in self._flows:
             self._draft.dropped(place, f"there is no flow {target!r}")
             return ""
-        condition = self._condition(when) if when else ""
-        if when and not condition:
-            self._draft.changed(place, f"the model judges {when!r}")
-        self._draft.way(source, target, when=condition, reason=when, place=place)
+        judged = {each: self._condition(each) for each in when}
+        for each, condition in judged.items():
+            if not condition:
+                self._draft.changed(place, f"the model judges {each!r}")
+        condition = elements.joined(judged.values(), "and")
+        self._draft.way(source, target, when=condition, reason=" and ".join(judged), place=place)
         return f"Go on to {self._draft.tasks[target].name!r}."
 
     def _utterance(self, name: str) -> str:

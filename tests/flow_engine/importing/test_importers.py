@@ -330,6 +330,30 @@ class TestRasa:
         assert found.tasks["first"]["connectedTasks"] == ["behind"]
         assert errors_of(found.document) == []
 
+    def test_a_link_inside_of_alternatives_asks_for_all_of_them_and_otherwise_is_the_model_s(self) -> None:
+        inner = [{"if": "slots.amount > 5", "then": [{"link": "b"}]}, {"else": [{"link": "c"}]}]
+        outer = [{"if": "slots.vip", "then": [{"noop": True, "next": inner}]}, {"else": "END"}]
+        flows: dict[str, Any] = {name: {"description": name} for name in "bc"}
+        flows["a"] = {"description": "a", "steps": [{"noop": True, "next": outer}]}
+        slots = {"vip": {"type": "bool"}, "amount": {"type": "float"}}
+        found = Imported(IMPORTERS["rasa"]({"flows": flows, "slots": slots}))
+        assert found.condition("a", "b")["when"] == "(vars.vip == true) and (vars.amount > 5)"
+        assert found.condition("a", "c") == {
+            "when": "vars.vip == true",
+            "reason": "slots.vip and none of (slots.amount > 5)",
+        }
+        place = "/flows/a/steps/0/next/0/then/0/next/1/else/0"
+        assert found.remark(place) == ("changed", "the model judges 'none of (slots.amount > 5)'")
+        assert errors_of(found.document) == []
+
+    def test_a_flow_that_is_called_as_the_task_before_all_flows_stays_itself(self) -> None:
+        flows = {"start": {"description": "mine", "steps": [{"action": "hello"}]}}
+        found = Imported(IMPORTERS["rasa"]({"flows": flows}))
+        assert list(found.tasks) == ["start-2", "start"]
+        assert found.document["firstTask"] == "start-2"
+        assert found.tasks["start"]["description"] == "mine"
+        assert errors_of(found.document) == []
+
     def test_patterns_and_predicates_beyond_the_language_are_told(self) -> None:
         found = imported("rasa")
         assert "pattern_cannot_handle" not in found.tasks
