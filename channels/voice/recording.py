@@ -78,10 +78,16 @@ class Recorder:
 
 
 def create_recording(directory: Path, stream_id: str, clock: Callable[[], float]) -> Recorder:
-    """A new file in `directory`, named after the line's stream. Raises OSError."""
+    """A new file in `directory`, named after the line's stream, and numbered from 2 on where another call has
+    that name. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    name = f"{_UNSAFE.sub('-', stream_id)[:80] or 'call'}.jsonl"
-    return Recorder(open(directory / name, "xb", opener=_for_its_owner), clock)
+    stem, number = _UNSAFE.sub("-", stream_id)[:80] or "call", 1
+    while True:
+        name = f"{stem}.jsonl" if number == 1 else f"{stem}-{number}.jsonl"
+        try:
+            return Recorder(open(directory / name, "xb", opener=_for_its_owner), clock)
+        except FileExistsError:
+            number += 1
 
 
 def _for_its_owner(path: str, flags: int) -> int:

@@ -51,6 +51,25 @@ def test_what_is_recorded_reads_back_as_it_happened(tmp_path: Path) -> None:  # 
     ]
 
 
+@pytest.mark.parametrize(
+    ("ids", "names"),
+    [
+        (("MZ1", "MZ1", "MZ1"), ["MZ1-2.jsonl", "MZ1-3.jsonl", "MZ1.jsonl"]),
+        (("a/b", "a.b", "a-b-2"), ["a-b-2-2.jsonl", "a-b-2.jsonl", "a-b.jsonl"]),
+        (("x" * 81, "x" * 82), ["x" * 80 + "-2.jsonl", "x" * 80 + ".jsonl"]),
+    ],
+)
+def test_calls_whose_streams_would_have_one_name_have_a_recording_each(  # V15
+    tmp_path: Path, ids: tuple[str, ...], names: list[str]
+) -> None:
+    for stream_id in ids:
+        recorder = create_recording(tmp_path, stream_id, time.monotonic)
+        recorder("line", sent=False, message=b'{"event": "start"}')
+        recorder.close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+    assert all(file.read_bytes().count(b"start") == 1 for file in tmp_path.iterdir())
+
+
 def test_nobody_else_may_read_a_recording(tmp_path: Path) -> None:  # V15
     create_recording(tmp_path / "calls", "MZ1", time.monotonic).close()
     [file] = (tmp_path / "calls").iterdir()
