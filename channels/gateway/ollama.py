@@ -21,6 +21,7 @@ from channels.gateway.wire import (
     JsonObject,
     Part,
     UpstreamFailed,
+    object_of,
     objects_of,
     parsed_part,
     read_json,
@@ -195,6 +196,8 @@ def _options(body: JsonObject, backend: config.Backend) -> JsonObject:
     if body.get("stop") is not None:
         options["stop"] = [body["stop"]] if isinstance(body["stop"], str) else body["stop"]
     more: Any = body.get("options")
+    if more not in _NO_VALUE and not isinstance(more, dict):
+        raise _unsupported("options", "options that are no object")
     return options | (cast("JsonObject", more) if isinstance(more, dict) else {})
 
 
@@ -252,8 +255,10 @@ def _content(content: Any) -> tuple[str, list[str]]:
     """Text, and images as base64."""
     if content is None or isinstance(content, str):
         return content or "", []
+    if not isinstance(content, list):
+        raise _unsupported("messages", "content that is neither a text nor a list of parts")
     texts, images = list[str](), list[str]()
-    for part in objects_of(content):
+    for part in cast("list[Any]", content):
         match part:
             case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
                 texts.append(text)
@@ -264,7 +269,7 @@ def _content(content: Any) -> tuple[str, list[str]]:
                     raise _unsupported("messages", message)
                 images.append(data)
             case _:
-                raise _unsupported("messages", f"content of type {part.get('type')!r}")
+                raise _unsupported("messages", f"content of type {object_of(part).get('type')!r}")
     return "\n".join(texts), images
 
 

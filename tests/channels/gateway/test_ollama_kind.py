@@ -150,6 +150,13 @@ async def test_a_request_is_translated(
             "messages",
         ),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages"),
+        ({"messages": [{"role": "user", "content": ["one"]}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "one"}, "two"]}]}, "messages"),
+        ({"messages": [{"role": "user", "content": {"type": "text", "text": "one"}}]}, "messages"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages"),
+        ({"messages": [{"role": "user", "content": False}]}, "messages"),
+        ({"options": "num_ctx"}, "options"),
+        ({"options": ["num_ctx"]}, "options"),
     ],
 )
 async def test_what_ollama_cannot_do_is_refused_before_it_is_asked(
