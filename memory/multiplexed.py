@@ -34,6 +34,7 @@ _ERRORS: Mapping[str, type[exceptions.RedisError]] = {
     "MASTERDOWN": exceptions.BusyLoadingError,
     "MOVED": exceptions.MovedError,
     "NOAUTH": exceptions.AuthenticationError,
+    "NOPERM": exceptions.NoPermissionError,
     "NOSCRIPT": exceptions.NoScriptError,
     "OOM": exceptions.OutOfMemoryError,
     "READONLY": exceptions.ReadOnlyError,

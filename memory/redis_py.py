@@ -47,10 +47,17 @@ def translate(error: BaseException) -> None:
     """Raise what `Driver` names for an error of redis-py, or of whoever raises them in its place. Any other
     is let be."""
     closed = isinstance(error, (AttributeError, RuntimeError)) and any(s in str(error) for s in _CLOSED)
+    # A cluster that nobody may ask wraps what its nodes say.
+    if any(_is_unauthenticated(each) for each in (error, error.__cause__)):
+        raise RetryLater("memory_unavailable", "Redis does not take the user or password") from error
     if closed or isinstance(error, _AWAY):
         raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
     if not isinstance(error, exceptions.RedisError):
         return
+    if isinstance(error, exceptions.NoPermissionError):
+        raise CallTheOperator("memory_refused", "Redis' user lacks permission for a command") from error
+    if "DB index is out of range" in str(error):
+        raise CallTheOperator("memory_refused", "Redis has no database of that number") from error
     code = str(error).split(" ")[0]
     if isinstance(error, _REFUSING_WRITES) or code in _REFUSING_CODES:
         refused = "the conversation memory takes no writes now"
@@ -58,7 +65,14 @@ def translate(error: BaseException) -> None:
     if "WRONGTYPE" in str(error):
         foreign = "a key of the conversation memory holds another type: it was overwritten"
         raise CallTheOperator("memory_unreadable", foreign) from error
-    raise CallTheOperator("memory_refused", f"Redis refuses a command: {code}") from error
+    named = f": {code}" if code.isupper() and code != "ERR" else ""
+    raise CallTheOperator("memory_refused", f"Redis refuses a command{named}") from error
+
+
+def _is_unauthenticated(error: BaseException | None) -> bool:
+    return isinstance(error, exceptions.AuthenticationError) or (
+        isinstance(error, exceptions.ResponseError) and "without any password configured" in str(error)
+    )
 
 
 class ErrorsTranslated:

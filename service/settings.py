@@ -17,6 +17,7 @@ from service import late
 
 PREFIX = "FLOW_ENGINE_"
 _REDIS = ("redis", "rediss")
+_DATABASE = re.compile(r"(/[0-9]*)?\Z")
 _MONGO = re.compile(r"mongodb(\+srv)?://[^/?#\s]")
 _WEB = re.compile(r"https?://[^/?#\s]")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+")
@@ -158,6 +159,8 @@ class Settings(BaseSettings):
             known = False
         if not known:
             raise ValueError("accepted is redis:// or rediss:// with host:port, or unix:// with a path")
+        if value is not None and not value.startswith("unix:") and not _DATABASE.match(urlsplit(value).path):
+            raise ValueError("accepted after the host is nothing, or / and the number of a database")
         return value
 
     @field_validator("mongo_url")

@@ -25,6 +25,7 @@ from service.settings import PREFIX, Settings, read_settings, shown_value, varia
 
 _WHERE = {
     "memory_unavailable": "; it is looked for at FLOW_ENGINE_REDIS_URL",
+    "memory_refused": "; it is looked for at FLOW_ENGINE_REDIS_URL",
     "flow_store_unavailable": "; it is looked for at FLOW_ENGINE_MONGO_URL, or in FLOW_ENGINE_DATA_DIR",
 }
 """Which setting says where a store is, by the code of the refusal that it causes."""

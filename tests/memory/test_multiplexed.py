@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
+from redis import exceptions
 
-from flow_engine.errors import RetryLater
+from flow_engine.errors import CallTheOperator, RetryLater
 from memory import multiplexed
 from memory.connection import connect
-from memory.driver import Subscription
+from memory.driver import Script, Subscription
 from memory.multiplexed import Address, MultiplexedDriver, MultiplexedSubscription
-from memory.redis_py import driver_to
+from memory.redis_py import driver_to, translate
 from tests.ports import free_port
 from tests.redis_fixture import RedisServer, StartRedis
 
@@ -139,10 +140,62 @@ async def test_passwords_users_and_databases_of_the_address_are_kept(start_redis
     await driver.set("here", b"1", lifetime_s=60)
     assert await driver.get("here") == b"1"
     await driver.close()
-    wrong = connect(f"redis://:no@127.0.0.1:{server.port}/3").driver
-    with pytest.raises(RetryLater):
-        await wrong.get("here")
-    await wrong.close()
+
+
+@pytest.mark.parametrize(
+    ("configured", "url", "told"),
+    [
+        ("s3cret", "redis://:no@127.0.0.1:{}", "does not take the user or password"),
+        ("s3cret", "redis://127.0.0.1:{}", "does not take the user or password"),
+        ("", "redis://:no@127.0.0.1:{}", "does not take the user or password"),
+        ("", "redis://127.0.0.1:{}/99", "has no database of that number"),
+        ("", "redis://reader:readers-secret@127.0.0.1:{}", "lacks permission for a command"),
+    ],
+)
+async def test_what_is_wrong_with_the_address_is_told_whoever_asks(
+    start_redis: StartRedis, configured: str, url: str, told: str
+) -> None:  # F44
+    server = start_redis()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "reader", "on", ">readers-secret", "~*", "+ping", "+select")
+        client.config_set("requirepass", configured)
+    driver = connect(url.format(server.port)).driver
+    # On the one connection, and by redis-py, which forgets to close what was refused so early.
+    by_redis_py = (
+        () if told.startswith("has no") or (not configured and "password" in told) else (driver.servers,)
+    )
+    for asked in (lambda: driver.get("here"), *by_redis_py):
+        with pytest.raises((RetryLater, CallTheOperator), match=told) as refused:
+            await asked()
+        later = "password" in told
+        assert refused.value.code == ("memory_unavailable" if later else "memory_refused")
+        assert isinstance(refused.value, RetryLater if later else CallTheOperator)
+    await driver.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("AUTH <password> called without any password configured for the default user.", "user or password"),
+        ("DB index is out of range", "has no database of that number"),
+    ],
+)
+def test_what_redis_py_says_of_it_without_a_code_is_told_too(text: str, told: str) -> None:  # F44
+    with pytest.raises((RetryLater, CallTheOperator), match=told):
+        translate(exceptions.ResponseError(text))
+
+
+async def test_a_refusal_names_no_more_than_its_code(start_redis: StartRedis) -> None:  # F44, F46
+    driver = connect(start_redis().url).driver
+    for source, told in (
+        ("return redis.call('NOTHING')", "Redis refuses a command"),
+        ("return redis.error_reply('CUSTOM of hush')", "Redis refuses a command: CUSTOM"),
+    ):
+        script = Script(source, "0" * 40, ("key",), (), ())
+        with pytest.raises(CallTheOperator) as refused:
+            await driver.run(script, {"key": "it"}, {})
+        assert refused.value.detail == told
+    await driver.close()
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,15 @@ class TestReading:
             ("llm_timeout_s", "600", 600.0),
             ("job_lease_s", "0.3", 0.3),
             ("redis_wait_replicas", "10", 10),
+            *(
+                ("redis_url", url, url)
+                for url in (
+                    "redis://cache",
+                    "redis://cache:6379/",
+                    "rediss://cache:6379/15",
+                    "unix:///run/redis",
+                )
+            ),
             ("worker_metrics_port", "65535", 65_535),
             ("max_document_depth", "10", 10),
             ("events_kept", "1000", 1_000),
@@ -175,6 +184,10 @@ class TestReading:
                     "http://cache",
                     "unix:",
                 )
+            ),
+            *(
+                ("redis_url", url, "accepted after the host is nothing, or / and the number of a database")
+                for url in ("redis://cache:6379/abc", "redis://cache:6379/0/", "rediss://cache:6379/0/1")
             ),
             *(
                 ("mongo_url", url, "accepted is mongodb:// or mongodb+srv:// with a host")
