@@ -33,8 +33,8 @@ log: Any = structlog.get_logger("flow_engine.service")
 
 
 def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
-    """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start. Prints its
-    URL on standard error."""
+    """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start, or the port
+    is not free. Prints its URL on standard error."""
     # uvicorn passes a signal on when it has shut down: SIGTERM's own default would end the process there,
     # before jobs are given back and traces sent.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -44,8 +44,9 @@ def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
         async def serve() -> None:
             service = wiring.build_service(settings, host=host, port=port, tracing=tracing)
             async with opened(service, settings) as app:
+                listening = http_door.listen(host, port)
                 _announce(host, port)
-                await _Server(server_config(app, host=host, port=port), service.end_streams).serve()
+                await _Server(server_config(app), service.end_streams).serve([listening])
 
         try:
             uvloop.run(serve())

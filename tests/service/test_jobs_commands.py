@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,3 +131,22 @@ def test_a_worker_that_could_not_work_does_not_start() -> None:
     )
     assert refused.returncode == 2
     assert "set FLOW_ENGINE_REDIS_URL" in refused.stderr
+
+
+@pytest.mark.long
+def test_serve_announces_nothing_on_a_port_that_is_in_use(tmp_path: Path) -> None:  # F46
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused = subprocess.run(
+            (sys.executable, "-m", "service.cli", "serve", "--port", str(taken.getsockname()[1])),
+            cwd=ROOT,
+            env={**environment, "FLOW_ENGINE_DATA_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert refused.returncode == 2
+    assert "flow-engine: cannot listen on '127.0.0.1'" in refused.stderr
+    assert "Flow Engine on" not in refused.stderr
+    assert "background_work_stopped" not in refused.stdout + refused.stderr
