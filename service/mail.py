@@ -220,7 +220,7 @@ def _explained(
         "route": judgement.route,
         "profile": judgement.profile,
         "trust": "authenticated" if judgement.is_authenticated else "spoofable",
-        "send": "allow" if judgement.sends else "draft",
+        "send": "allow" if judgement.sends and judgement.route == "agent" else "draft",
         "automatic": judgement.automatic,
         "rules": rules,
         "reads": preprocessing.reads(mail, preprocess),

@@ -147,7 +147,8 @@ async def _demonstrate() -> int:
             judgement = routing.judge(loaded.config, box, mail)
             typer.echo(f"\n✉ {mail.subject!r}: {sample.title}")
             trust = "authenticated" if judgement.is_authenticated else "spoofable"
-            may = "may be answered" if judgement.sends else "answers become drafts"
+            sends = judgement.sends and judgement.route == "agent"
+            may = "may be answered" if sends else "answers become drafts"
             to = judgement.profile or judgement.route
             typer.echo(f"  rule {judgement.rule or 'none'} → {to}; sender {trust}, {may}")
             trial = Trial(loaded, box, ScriptedModel(scripted), True, outbound)

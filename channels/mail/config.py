@@ -154,6 +154,11 @@ class Server(Document):
             raise PydanticCustomError("two_secrets", "accepted is `password_env` or `oauth2`, not both")
         return self
 
+    def with_secret(self) -> Self:
+        if self.password_env is None and self.oauth2 is None:
+            raise PydanticCustomError("no_secret", "`password_env` or `oauth2` is required with a user")
+        return self
+
 
 class Imap(Server):
     """Where mails come from. `poll_s` are the seconds between two looks where the server has no IDLE, and
@@ -161,6 +166,10 @@ class Imap(Server):
 
     user: Text
     poll_s: Seconds = 60.0
+
+    @pydantic.model_validator(mode="after")
+    def _user_has_a_secret(self) -> Self:
+        return self.with_secret()
 
     @property
     def at_port(self) -> int:
@@ -171,6 +180,10 @@ class Smtp(Server):
     """Where replies go out. Without a user nothing is authenticated."""
 
     user: Text | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _user_has_a_secret(self) -> Self:
+        return self if self.user is None else self.with_secret()
 
     @property
     def at_port(self) -> int:

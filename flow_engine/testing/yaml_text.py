@@ -114,7 +114,7 @@ class _Composer:
         while isinstance(event, yaml.StreamStartEvent | yaml.DocumentStartEvent):
             event = next(self._events)
         if isinstance(event, yaml.StreamEndEvent):
-            raise _rejected(1, "empty", "the file is empty; accepted are `flow` and `scenarios`")
+            raise _rejected(1, "empty", "the file is empty; accepted is one document")
         root = self.node(event, (), 0)
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):

@@ -274,7 +274,7 @@ MAIL = """
 mailboxes:
   - name: desk
     address: desk@example.com
-    imap: {host: mail.example.com, user: desk}
+    imap: {host: mail.example.com, user: desk, password_env: MAIL_PASSWORD}
 agent:
   profiles:
     pharmacy:

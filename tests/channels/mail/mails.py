@@ -51,7 +51,10 @@ def config(rules: list[dict[str, Any]] | None = None, **more: Any) -> MailConfig
     }
     return MailConfig.model_validate(
         {
-            "mailbox": {"name": "main", "imap": {"host": "imap.example", "user": OWN}},
+            "mailbox": {
+                "name": "main",
+                "imap": {"host": "imap.example", "user": OWN, "password_env": "MAIL_PASSWORD"},
+            },
             "routing": {"rules": rules or []},
             "agent": {"profiles": {"pharmacy": profile}},
             "trusted_authserv_ids": [SERVER],

@@ -130,11 +130,11 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"limits": {"replies_per_thread": -1}}, ["/limits/replies_per_thread"]),
     ({"colour": "blue"}, ["/colour"]),
     (
-        {"mailbox": {"name": "m", "imap": {"host": "mail.example", "user": "info"}}},
+        {"mailbox": {"name": "m", "imap": {"host": "mail.example", "user": "info", "password_env": "P"}}},
         ["/mailbox"],
     ),
     (
-        {"mailboxes": [{"name": "m", "imap": {"host": "mail.example", "user": OWN}}]},
+        {"mailboxes": [{"name": "m", "imap": {"host": "mail.example", "user": OWN, "password_env": "P"}}]},
         ["/mailbox"],
     ),
     (
@@ -237,6 +237,25 @@ def test_the_example_can_be_run_and_fits_the_published_schema() -> None:
         assert not validator.is_valid({**example, "pipeline": {"draft": wrong}})
 
 
+@pytest.mark.parametrize("server", ["imap", "smtp"])
+def test_a_mailbox_with_a_user_has_a_secret(server: str, tmp_path: Path) -> None:  # M1
+    opened = {"host": "mail.example", "user": OWN, "password_env": "MAIL_PASSWORD"}
+    mailbox: dict[str, Any] = {"name": "main", "imap": opened, "smtp": opened}
+    assert _cli("check", "--config", _config(tmp_path, mailbox=mailbox)).exit_code == 0
+    mailbox[server] = {"host": "mail.example", "user": OWN}
+    refused = _cli("check", "--config", _config(tmp_path, mailbox=mailbox))
+    assert refused.exit_code == 2
+    assert f"/mailbox/{server}: `password_env` or `oauth2` is required with a user" in refused.output
+
+
+def test_an_empty_file_is_told_without_the_keys_of_another_format(tmp_path: Path) -> None:  # M3
+    path = tmp_path / "mail.yaml"
+    path.write_text("")
+    told = _cli("check", "--config", path).output
+    assert "the file is empty" in told
+    assert "scenarios" not in told
+
+
 # --- explain and process ---------------------------------------------------------------------------
 
 
@@ -290,7 +309,7 @@ def test_explain_judges_every_rule_and_names_the_signal(tmp_path: Path) -> None:
     assert all("signal" not in one["rules"][at] for at in (0, 2))
     assert one["rules"][0]["why"] == "sender_email: From is anna@customer.example"
     assert (one["rule"], one["send"], one["trust"]) == ("forwarded", "draft", "spoofable")
-    assert (two["rule"], two["route"], two["profile"], two["send"]) == (None, "pipeline", None, "allow")
+    assert (two["rule"], two["route"], two["profile"], two["send"]) == (None, "pipeline", None, "draft")
     lines = _cli("explain", "--config", path, file).stdout
     assert "✗ nobody: sender_email: From is anna@customer.example" in lines
     assert "✓ forwarded: forwarded_from: by body" in lines
@@ -307,7 +326,7 @@ def test_a_mailbox_is_chosen_by_its_name(tmp_path: Path) -> None:
         assert orjson.loads(done.stdout)["automatic"] == automatic  # M15
     refused = _cli("explain", "--config", path, "--mailbox", "three", file)
     assert refused.exit_code == 2
-    assert "accepted are one, two" in refused.stderr
+    assert "accepted are one, two" in refused.output
 
 
 def test_a_preprocessor_of_ones_own_comes_by_an_entry_point(  # M12
@@ -329,7 +348,7 @@ def test_a_preprocessor_of_ones_own_comes_by_an_entry_point(  # M12
         (installed / "entry_points.txt").write_text(f"{group}{broken}\n")
         refused = _cli("explain", "--config", path, file)
         assert (refused.exit_code, refused.stdout) == (2, "")
-        assert broken.partition(" ")[0] in refused.stderr
+        assert broken.partition(" ")[0] in refused.output
 
 
 def _letter(to: str = "anna@customer.example") -> dict[str, str]:
