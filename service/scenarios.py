@@ -152,13 +152,11 @@ class _Run:
     async def file(self, path: Path) -> report.FileReport:
         file, shown = os.fspath(path), ""
         try:
-            suite = parsing.parse_scenarios(_read(path, yaml_text.MAX_BYTES))
-            document = self.document_of(path, suite)
+            reading = parsing.read_scenarios(_read(path, yaml_text.MAX_BYTES))
+            document = self.document_of(path, reading)
             shown = _shown(document)
-            known = await self.known_flow(document, shown, suite)
-            unknown = parsing.unknown_names(suite, known.installed.flow)
-            if unknown:
-                raise yaml_text.FileRejected(unknown)
+            known = await self.known_flow(document, shown, reading)
+            suite = reading.suite(*parsing.unknown_names(reading, known.installed.flow))
         except yaml_text.FileRejected as rejected:
             return report.FileReport(file, shown, mistakes=rejected.mistakes)
         except OSError as error:
@@ -171,11 +169,9 @@ class _Run:
 
     async def text(self, submission: Submission, flow_id: str, tests: bytes) -> report.ScenarioVerdict:
         try:
-            suite = parsing.parse_scenarios(tests)
+            reading = parsing.read_scenarios(tests)
             installed = await self.bench.install(submission, flow_id)
-            unknown = parsing.unknown_names(suite, installed.flow)
-            if unknown:
-                raise yaml_text.FileRejected(unknown)
+            suite = reading.suite(*parsing.unknown_names(reading, installed.flow))
         except yaml_text.FileRejected as rejected:
             findings = [Finding(m.pointer, m.code, f"line {m.line}: {m.message}") for m in rejected.mistakes]
             raise CorrectTheInput("tests_invalid", "the YAML cannot be played", findings) from None
@@ -193,27 +189,31 @@ class _Run:
             if known.played
         )
 
-    def document_of(self, path: Path, suite: parsing.Suite) -> Path:
+    def document_of(self, path: Path, reading: parsing.Reading) -> Path:
+        """Raises FileRejected with every mistake of a file that names no flow."""
         if self._options.flow is not None:
             return self._options.flow.resolve()
-        if suite.file.flow is None:
+        if reading.flow is None:
             message = "'flow' is missing: the path of a version document, or give --flow"
-            raise yaml_text.FileRejected([yaml_text.Mistake(1, "/flow", "missing", message)])
-        return (path.parent / suite.file.flow).resolve()
+            missing = yaml_text.Mistake(1, "/flow", "missing", message)
+            raise yaml_text.FileRejected([*reading.mistakes, missing])
+        if not isinstance(reading.flow, str) or not reading.flow:
+            raise yaml_text.FileRejected(reading.mistakes)
+        return (path.parent / reading.flow).resolve()
 
-    async def known_flow(self, document: Path, shown: str, suite: parsing.Suite) -> _Known:
-        """Installed once a run, whichever files ask for it."""
+    async def known_flow(self, document: Path, shown: str, reading: parsing.Reading) -> _Known:
+        """Installed once a run, whichever files ask for it. Raises FileRejected with every mistake of a file
+        whose flow cannot be used."""
         if document not in self._flows:
             try:
                 installed = await self.install(document)
             except _FlowRefused as refused:
-                line = suite.root.line_of(("flow",))
-                raise yaml_text.FileRejected(
-                    [
-                        yaml_text.Mistake(line, "/flow", "flow_unusable", f"{shown}{message}")
-                        for message in refused.messages
-                    ]
-                ) from None
+                line = reading.root.line_of(("flow",))
+                unusable = [
+                    yaml_text.Mistake(line, "/flow", "flow_unusable", f"{shown}{message}")
+                    for message in refused.messages
+                ]
+                raise yaml_text.FileRejected([*reading.mistakes, *unusable]) from None
             self._flows[document] = _Known(shown, installed)
         return self._flows[document]
 

@@ -6,11 +6,13 @@ expected of.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from pydantic import ValidationError
 
 from flow_engine.documents.findings import Problem, problems_of
 from flow_engine.errors import pointer
+from flow_engine.json_values import as_object
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.testing import format
 from flow_engine.testing.yaml_text import FileRejected, Mistake, Node, Path, read_yaml
@@ -36,23 +38,57 @@ class Suite:
         return self.root.line_of(("scenarios", number, "steps", step))
 
 
-def parse_scenarios(text: bytes) -> Suite:
-    """Raises FileRejected with every mistake. `text` is YAML in UTF-8, at most 512 KiB."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of a file, sound or not: its mistakes of text and shape, and its model where it has none
+    of shape."""
+
+    root: Node
+    file: format.ScenarioFile | None
+    mistakes: tuple[Mistake, ...]
+
+    @property
+    def flow(self) -> object:
+        """The value of `flow`, a text where it is sound; None where there is none."""
+        return as_object(self.root.value).get("flow")
+
+    def suite(self, *more: Mistake) -> Suite:
+        """Raises FileRejected with every mistake, and `more`."""
+        if self.file is None or self.mistakes or more:
+            raise FileRejected([*self.mistakes, *more])
+        return Suite(self.file, self.root)
+
+
+def read_scenarios(text: bytes) -> Reading:
+    """Raises FileRejected for what could not be read to its end. `text` is YAML in UTF-8, at most 512 KiB."""
     root, mistakes = read_yaml(text)
+    file = None
     try:
         file = format.ScenarioFile.model_validate(root.value)
     except ValidationError as error:
-        raise FileRejected([*mistakes, *(_mistake(found, root) for found in problems_of(error))]) from None
+        mistakes += [_mistake(found, root) for found in problems_of(error)]
     first: dict[str, int] = {}
-    for number, scenario in enumerate(file.scenarios):
+    for number, scenario in _objects_of(root.value, "scenarios"):
+        name = scenario.get("name")
         path: Path = ("scenarios", number, "name")
         line = root.line_of(path)
-        if first.setdefault(scenario.name, line) != line:
-            message = f"the scenario in line {first[scenario.name]} has this name already"
+        if isinstance(name, str) and name and first.setdefault(name, line) != line:
+            message = f"the scenario in line {first[name]} has this name already"
             mistakes.append(Mistake(line, pointer(*path), "duplicate_name", message))
-    if mistakes:
-        raise FileRejected(mistakes)
-    return Suite(file, root)
+    return Reading(root, file, tuple(mistakes))
+
+
+def parse_scenarios(text: bytes) -> Suite:
+    """Raises FileRejected with every mistake. `text` is YAML in UTF-8, at most 512 KiB."""
+    return read_scenarios(text).suite()
+
+
+def _objects_of(owner: object, name: str) -> Iterator[tuple[int, Mapping[str, object]]]:
+    """The mappings of a list, each with its number."""
+    items = as_object(owner).get(name)
+    for number, item in enumerate(cast("list[object]", items) if isinstance(items, list) else ()):
+        if isinstance(item, dict):
+            yield number, as_object(cast("object", item))
 
 
 _WORDING = {
@@ -112,19 +148,22 @@ def shape_at(path: Path) -> type[format.Shape] | None:
 # --- names in expectations, against the flow ----------------------------------------------------
 
 
-def unknown_names(suite: Suite, flow: CompiledFlow) -> list[Mistake]:
-    """Misspelt names in expectations, which could never fail, or never hold.
+def unknown_names(reading: Reading, flow: CompiledFlow) -> list[Mistake]:
+    """Misspelt names in expectations, which could never fail, or never hold; whatever is wrong around them.
 
     Names in steps are left alone: to ask for a task that does not exist is a scenario like any other. Each
     with its line, `lines` counted from 1.
     """
     mistakes: list[Mistake] = []
-    for number, scenario in enumerate(suite.file.scenarios):
-        for index, step in enumerate(scenario.steps):
-            if isinstance(step, format.Expect):
-                for key, code, message in unknown_in(step.expect, flow):
-                    at: Path = ("scenarios", number, "steps", index, "expect", key)
-                    mistakes.append(Mistake(suite.root.line_of(at), pointer(*at), code, message))
+    for number, scenario in _objects_of(reading.root.value, "scenarios"):
+        for index, step in _objects_of(scenario, "steps"):
+            try:
+                expected = format.Expect.model_validate(step).expect
+            except ValidationError:
+                continue
+            for key, code, message in unknown_in(expected, flow):
+                at: Path = ("scenarios", number, "steps", index, "expect", key)
+                mistakes.append(Mistake(reading.root.line_of(at), pointer(*at), code, message))
     return mistakes
 
 

@@ -489,6 +489,9 @@ async def test_flow_tests_that_cannot_be_played_are_refused_with_every_mistake(s
     )
     assert (wrong.status_code, wrong.json()["code"]) == (422, "tests_invalid")
     assert wrong.json()["errors"][0]["pointer"] == "/scenarios/0/steps/0/expect/task"
+    several = "scenarios:\n- name: a\n  steps:\n  - expect: {task: nowhere}\n  - jump: 1\n"
+    told = (await scene.post(path, {"tests": several})).json()["errors"]
+    assert [each["code"] for each in told] == ["unknown_task", "union_tag_not_found"]
     for body, code in (({}, "body_invalid"), ({"tests": ""}, "body_invalid")):
         reply = await scene.post(path, body)
         assert (reply.status_code, reply.json()["code"]) == (422, code)

@@ -82,6 +82,18 @@ def test_a_flow_that_cannot_be_used_is_2_with_every_error(tmp_path: Path) -> Non
     assert "/version/channels/2: not_allowed" in err
 
 
+def test_a_flow_that_cannot_be_used_or_is_missing_hides_no_mistake_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "flow.json").write_text(json.dumps(clinic(firstTask="nowhere")))
+    twice = PASSING + PASSING + "- {name: a, steps: [{jump: 1}]}\n"
+    _, _, err = run(story(tmp_path, twice, flow="flow.json"))
+    for part in ("/firstTask: unknown_task", "duplicate_name", "union_tag_not_found"):
+        assert part in err
+    (tmp_path / "story.yaml").write_text("scenarios:\n" + twice)
+    _, _, err = run(tmp_path / "story.yaml")
+    for part in ("'flow' is missing", "duplicate_name", "union_tag_not_found"):
+        assert part in err
+
+
 def test_an_integer_of_the_flow_that_would_be_another_is_2(tmp_path: Path) -> None:  # weakness f
     sample = json.loads(ORDER.read_text())
     sample["version"]["uiMetadata"] = {"n": "PLACE"}

@@ -221,6 +221,29 @@ def test_names_that_the_flow_lacks_are_mistakes_of_expectations_only(tmp_path: P
     assert "'goodbye', 'colleague'" not in found[1].message
 
 
+HIDING = """\
+        scenarios:
+          - name: a
+            steps:
+              - expect: {task: welcom}
+              - chang_task: goodbye
+              - expect: {status: 5, task: nowhere}
+          - name: a
+            steps: [{expect: {missing: [basket]}}]
+        """
+
+
+def test_no_kind_of_mistake_hides_another(tmp_path: Path) -> None:
+    found = mistakes(tmp_path, HIDING)
+    assert [(mistake.line, mistake.code) for mistake in found] == [
+        (4, "unknown_task"),
+        (5, "union_tag_not_found"),
+        (6, "string_type"),
+        (7, "duplicate_name"),
+        (8, "unknown_variable"),
+    ]
+
+
 def test_tasks_and_variables_go_by_id_or_name(tmp_path: Path) -> None:  # F4 F5
     found = mistakes(
         tmp_path,
