@@ -10,7 +10,7 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.testing import simulation, simulations
-from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected, Mistake
+from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected
 from service import late
 from service.logs import StandardError, configure_logging
 from service.scenarios import RunOptions, installed_flow
@@ -55,15 +55,16 @@ def simulate(order: Order, settings: Settings) -> Simulated:
 
 async def simulate_with(order: Order, settings: Settings, model: LanguageModel) -> Simulated:
     """By that model, unless recorded runs are played. Raises as `simulate`."""
-    persona = simulation.read_file(simulation.Persona, _read(order.persona))
+    persona_text = _read(order.persona)
+    persona = simulation.read_file(simulation.Persona, persona_text)
     recording = None
     if order.recorded is not None:
         recording = simulation.read_file(simulation.Recording, _read(order.recorded))
     options = RunOptions(limits=settings.document_limits)
     async with installed_flow(order.version, options) as flow:
-        unknown = simulation.unknown_to(persona, flow.flow)
+        unknown = simulation.unknown_to(persona, flow.flow, persona_text)
         if unknown:
-            raise FileRejected([Mistake(1, "/expect", "unknown_name", message) for message in unknown])
+            raise FileRejected(unknown)
         recorded = () if recording is None else recording.runs
         play = late.simulated_calls.call if order.by_voice else simulations.play_in_text
         pairs = [

@@ -157,9 +157,19 @@ def persona_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Persona.model_json_schema()}
 
 
-def unknown_to(persona: Persona, flow: CompiledFlow) -> list[str]:
-    """What the persona expects of tasks, variables and tools that the flow does not have. Lines."""
-    return [message for _, _, message in unknown_in(persona.expect, flow)]
+def unknown_to(persona: Persona, flow: CompiledFlow, text: bytes | None) -> list[Mistake]:
+    """What the persona expects of tasks, variables and tools that the flow does not have. `text` is the YAML
+    that it was read from; without one the lines mean nothing."""
+    root = None if text is None else read_yaml(text)[0]
+    return [
+        Mistake(
+            1 if root is None else root.line_of(("expect", key)),
+            pointer("expect", key),
+            "unknown_name",
+            message,
+        )
+        for key, _, message in unknown_in(persona.expect, flow)
+    ]
 
 
 def turns_as_json(run: Run) -> Sequence[Mapping[str, Any]]:

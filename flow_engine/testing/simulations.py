@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,7 +29,7 @@ from flow_engine.ports.tries import KeptTry, TryStore
 from flow_engine.testing import simulated_user, simulation
 from flow_engine.testing.bench import InstalledFlow
 from flow_engine.testing.trial import TryRecord
-from flow_engine.testing.yaml_text import FileRejected
+from flow_engine.testing.yaml_text import FileRejected, Mistake
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.submissions import Submission
 
@@ -232,13 +232,13 @@ class Simulations:
         self._running[tenant_id] += 1
         try:
             async with self._parts.install(submission, flow_id) as flow:
-                unknown = simulation.unknown_to(persona, flow.flow)
+                text = order.persona.encode() if isinstance(order.persona, str) else None
+                unknown = simulation.unknown_to(persona, flow.flow, text)
                 if unknown:
-                    at = _place("persona", order.persona, "/expect")
                     raise CorrectTheInput(
                         "persona_invalid",
                         "the flow has not all that the persona expects",
-                        [Finding(at, "unknown_name", message) for message in unknown],
+                        _findings(unknown, order.persona, "persona"),
                     )
                 done = await self._play(persona, flow, recorded, wanted, order)
                 return self._reply(persona, flow, done, wanted, order)
@@ -322,13 +322,12 @@ def _read(shape: type[simulation.Read], given: simulation.Read | str, what: str)
     try:
         return simulation.read_file(shape, given.encode())
     except FileRejected as rejected:
-        findings = [
-            Finding(_place(what, given, m.pointer), m.code, f"line {m.line}: {m.message}")
-            for m in rejected.mistakes
-        ]
+        findings = _findings(rejected.mistakes, given, what)
         raise CorrectTheInput(f"{what}_invalid", f"the {what} cannot be read", findings) from None
 
 
-def _place(what: str, given: object, at: str) -> str:
-    """In the request: what is inside of YAML has the pointer of its text before its own."""
-    return f"/{what}{'Yaml' if isinstance(given, str) else ''}{at}"
+def _findings(mistakes: Iterable[Mistake], given: object, what: str) -> list[Finding]:
+    """In the request: what is inside of YAML has the pointer of its text before its own, and its line."""
+    if not isinstance(given, str):
+        return [Finding(f"/{what}{m.pointer}", m.code, m.message) for m in mistakes]
+    return [Finding(f"/{what}Yaml{m.pointer}", m.code, f"line {m.line}: {m.message}") for m in mistakes]

@@ -262,7 +262,7 @@ async def test_what_simulated_users_come_to_is_short_and_points_at_tasks() -> (
         (
             {"persona": {**MAX, "expect": {"task": "nowhere"}}, "recordingYaml": MAX_ORDERS},
             "persona_invalid",
-            ["/persona/expect"],
+            ["/persona/expect/task"],
         ),
         ({"persona": MAX, "runs": 21, "record": "yes"}, "arguments_invalid", ["/runs", "/record"]),
     ],

@@ -142,6 +142,12 @@ async def test_mistakes_in_yaml_have_a_pointer_and_a_line(scene: Scene) -> None:
     _, code, places = await refused(scene, persona=None, personaYaml="name: Ruth\nmaxTurns: 0\n")
     assert code == "persona_invalid"
     assert {"/personaYaml/goal", "/personaYaml/maxTurns"} <= set(places)
+    unknown = yaml.safe_dump({**RUTH, "expect": {"task": "nowhere"}}, sort_keys=False)
+    reply = (await asked(scene, persona=None, personaYaml=unknown)).json()
+    [mistake] = reply["errors"]
+    assert (mistake["pointer"], mistake["message"][:8]) == ("/personaYaml/expect/task", "line 7: ")
+    _, _, places = await refused(scene, persona={**RUTH, "expect": {"task": "nowhere"}})
+    assert places == ["/persona/expect/task"]
     reply = (await asked(scene, recordingYaml="runs:\n- turns: []\n- {}\n")).json()
     assert reply["code"] == "recording_invalid"
     assert [each["pointer"] for each in reply["errors"]] == [
@@ -160,7 +166,7 @@ async def test_mistakes_in_yaml_have_a_pointer_and_a_line(scene: Scene) -> None:
         ({"runs": 21}, "body_invalid", ["/runs"]),
         ({"runs": -1}, "body_invalid", ["/runs"]),
         ({"channel": "pigeon"}, "body_invalid", ["/channel"]),
-        ({"persona": {**RUTH, "expect": {"task": "nowhere"}}}, "persona_invalid", ["/persona/expect"]),
+        ({"persona": {**RUTH, "expect": {"task": "nowhere"}}}, "persona_invalid", ["/persona/expect/task"]),
     ],
 )
 async def test_what_cannot_be_played_is_refused_at_its_place(

@@ -277,7 +277,7 @@ def test_junit_has_a_case_for_each_run(tmp_path: Path) -> None:
         (PERSONA + "    shoes: red\n", "/shoes extra_forbidden"),
         (PERSONA + "    maxTurns: 0\n", "/maxTurns greater_than_equal"),
         (PERSONA.replace("{task: colleague}", "{}"), "/expect refused"),
-        (PERSONA.replace("{task: colleague}", "{task: nowhere}"), "/expect unknown_name"),
+        (PERSONA.replace("{task: colleague}", "{task: nowhere}"), "line 7: /expect/task unknown_name"),
         (PERSONA.replace("phone", "pigeon"), "/channel literal_error"),
     ],
     ids=["no YAML", "missing", "unknown key", "no turn", "nothing expected", "unknown task", "channel"],
