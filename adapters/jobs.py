@@ -95,21 +95,20 @@ class JobRunner:
     async def run(self, claim: Claim) -> None:
         """Never raises but when cancelled; the job is then given back, due at once, for somebody else to
         take. A failed one is due again after `Tuning.pause_s` seconds."""
+        job, conversation_id = claim.job, claim.job.conversation.conversation_id
+        whose = {"conversation_id": conversation_id} if conversation_id else {"subject": job.subject}
         with structlog.contextvars.bound_contextvars(
-            job=claim.job.kind,
-            tenant_id=claim.job.conversation.tenant_id,
-            conversation_id=claim.job.conversation.conversation_id,
-            attempt=claim.attempt,
+            job=job.kind, tenant_id=job.conversation.tenant_id, attempt=claim.attempt, **whose
         ):
             try:
                 if self._tracing.on:
-                    parent = await self._parent(claim.job)
+                    parent = await self._parent(job)
                     attributes = {
-                        "flow_engine.job.kind": claim.job.kind,
+                        "flow_engine.job.kind": job.kind,
                         "flow_engine.job.attempt": claim.attempt,
-                        "flow_engine.conversation.id": claim.job.conversation.conversation_id,
+                        "flow_engine.conversation.id": conversation_id,
                     }
-                    name = f"job {claim.job.kind}"
+                    name = f"job {job.kind}"
                     with self._tracing.span(name, "consumer", parent=parent, attributes=attributes):
                         await self._run(claim)
                 else:

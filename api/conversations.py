@@ -14,9 +14,11 @@ from starlette.responses import Response
 
 from api import bodies
 from api.endpoints import Call, Endpoint, Parameter, Reply, answer_response
+from flow_engine.documents.findings import quoted
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job, NeverTryAgain
+from flow_engine.ports.telemetry import IDS_LOGGED
 from flow_engine.runtime import replies
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.human_part import HumanReport
@@ -331,16 +333,14 @@ class CtiIntake:
             match fields.get("kind"):
                 case b"contact_ended":
                     end = bodies.parse_body(body, _END_CONTACT)
-                    ended = ConversationRef(job.conversation.tenant_id, end.conversation_id)
+                    ended = _told_of(job, end)
                     await self._conversations.end_contact(ended, end.contact_id, end.reason)
                 case b"utterance":
                     said = bodies.parse_body(body, _UTTERANCE)
-                    conversation = ConversationRef(job.conversation.tenant_id, said.conversation_id)
-                    await self._dialogue.utterance(conversation, bodies.utterance_of(said))
+                    await self._dialogue.utterance(_told_of(job, said), bodies.utterance_of(said))
                 case other:
-                    raise NeverTryAgain(
-                        f"kind {other!r} is unknown; accepted are contact_ended and utterance"
-                    )
+                    kind = quoted((other or b"").decode(errors="replace"))
+                    raise NeverTryAgain(f"kind {kind} is unknown; accepted are contact_ended and utterance")
         except CorrectTheInput as refused:
             places = "; ".join(
                 f"{finding.pointer or 'body'}: {finding.message}" for finding in refused.findings
@@ -350,3 +350,9 @@ class CtiIntake:
             if over.code == "revision_conflict":
                 raise
             raise NeverTryAgain(str(over)) from over
+
+
+def _told_of(job: Job, entry: bodies.HandleEndContact | bodies.HandleUtterance) -> ConversationRef:
+    """From here on its ids stand in every log line."""
+    IDS_LOGGED.set({"conversation_id": entry.conversation_id, "contact_id": entry.contact_id})
+    return ConversationRef(job.conversation.tenant_id, entry.conversation_id)

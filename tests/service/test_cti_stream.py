@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from adapters.jobs import JobRunner, Tuning, Worker
@@ -20,7 +21,7 @@ from api.conversations import CtiIntake
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Claim, Job
-from flow_engine.ports.telemetry import Unobserved
+from flow_engine.ports.telemetry import IDS_LOGGED, Unobserved
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.transactor import Transactor
@@ -151,7 +152,11 @@ async def test_one_that_is_held_for_long_is_not_taken_over(start_redis: StartRed
 @pytest.mark.parametrize(
     ("kind", "body", "reason"),
     [
-        ("contact_started", END, "contact_ended and utterance"),
+        (
+            "contact_started",
+            END,
+            "kind 'contact_started' is unknown; accepted are contact_ended and",
+        ),
         ("contact_ended", "{", "json_invalid"),
         ("contact_ended", {**END, "raeson": "x"}, "/raeson"),
         ("utterance", {**UTTERANCE, "ts": "0001-01-01T00:00:00Z"}, "/ts"),
@@ -168,17 +173,32 @@ async def test_what_nobody_can_take_is_buried_at_once_and_holds_up_nothing(
         else:
             await cti.told(kind, body, origin="pbx-7")
         await cti.told("contact_ended", END)
-        with capture_logs() as logs:
+        with capture_logs(processors=[merge_contextvars]) as logs:
             claims = await cti.claimed()
             for claim in claims:
                 await cti.runners[0].run(claim)
-        assert [line["event"] for line in logs if line["log_level"] == "error"] == ["job_buried"]
+        (line,) = [line for line in logs if line["log_level"] == "error"]
+        assert (line["event"], line["subject"]) == ("job_buried", claims[0].job.subject)  # F46
+        assert "conversation_id" not in line
         (buried,) = await raw_buried(cti)
         assert reason in buried[b"reason"].decode()
         assert (buried[b"kind"].decode(), buried[b"attempts"]) == (kind, b"1")
         assert buried[b"id"].decode() == claims[0].job.subject
         assert await cti.pending() == 0
         assert (await cti.scene.end()).json()["status"] == "closed"
+
+
+@pytest.mark.parametrize(("kind", "body"), [("utterance", UTTERANCE), ("contact_ended", END)])
+async def test_what_is_logged_of_an_entry_has_the_ids_that_it_names(
+    start_redis: StartRedis, kind: str, body: Any
+) -> None:
+    async with exchange(start_redis()) as cti:
+        shared = dependencies_of(cti.scene)
+        agents = Conversations(Transactor(shared), shared), DialogueService(Transactor(shared), shared)
+        entry = {"kind": kind.encode(), "body": json.dumps(body).encode()}
+        job = Job("cti", ConversationRef("default", ""), "1-0")
+        await CtiIntake(*agents, lambda job: entry).take(job)
+        assert IDS_LOGGED.get() == {"conversation_id": "conv-1", "contact_id": "call-1"}  # F46
 
 
 async def raw_buried(cti: Exchange) -> list[dict[bytes, bytes]]:
