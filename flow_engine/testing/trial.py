@@ -58,8 +58,9 @@ class KeptAnswer(msgspec.Struct, frozen=True):
 
 class TryRecord(msgspec.Struct, frozen=True):
     """What happened in a try so far. `state` is the whole state as JSON, `turns` the messages, `entries` the
-    rows of its journal; `ahead_s` are the seconds that the try's time is ahead of the clock. `answers` are
-    kept replies, that of the try's begin first where it had a key."""
+    rows of its journal; `ahead_s` are the seconds that the try's time is ahead of the clock, `forgotten_at`
+    is when a store would forget the conversation, in the try's time. `answers` are kept replies, that of the
+    try's begin first where it had a key."""
 
     flow_id: str
     campaign_id: str
@@ -74,6 +75,7 @@ class TryRecord(msgspec.Struct, frozen=True):
     opened: int = 0
     utterances: int = 0
     ahead_s: float = 0.0
+    forgotten_at: datetime | None = None
     state: Mapping[str, object] | None = None
     turns: tuple[DialogueTurn, ...] = ()
     entries: tuple[Mapping[str, Any], ...] = ()
@@ -82,15 +84,18 @@ class TryRecord(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class TriedMemory(MemoryInHand):
-    """Keeps what a store would pass on: the journal's entries, events and jobs."""
+    """Keeps what a store would pass on: the journal's entries, events and jobs. `forgotten_at` is when a
+    store would forget all of it (F16), in UTC."""
 
     state: storage.LoadedConversation
     entries: list[JournalEntry]
+    forgotten_at: datetime | None
     events: list[bytes] = field(default_factory=list[bytes])
     jobs: list[DueJob] = field(default_factory=list[DueJob])
 
     async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
         self.state = self.state.after(changes)
+        self.forgotten_at = changes.now + timedelta(seconds=changes.lifetime_s)
         entry = entry_of(changes, len(self.entries) + 1, self.state.memory_revision)
         if entry is not None:
             self.entries.append(entry)
@@ -116,7 +121,7 @@ class Trial:
         if record.state is not None:
             state = msgspec.structs.replace(state_of(record.state, now), turns=record.turns)
         self.flow = flow
-        self.memory = TriedMemory(state, [*map(_entry, record.entries)])
+        self.memory = TriedMemory(state, [*map(_entry, record.entries)], record.forgotten_at)
         self.has_model = work.has_model
         self._record = record
         self._now = now
@@ -202,6 +207,7 @@ class Trial:
             opened=player.opened,
             utterances=player.utterances,
             ahead_s=(player.stage.clock.now() - self._now).total_seconds(),
+            forgotten_at=self.memory.forgotten_at,
             state=None if state.session is None else whole_of(state),
             turns=state.turns,
             entries=(*self._record.entries, *map(as_object, map(journal_row, self._fresh_entries))),

@@ -1,7 +1,7 @@
 """Tries of a document that is not published: begun, gone on with turn by turn, and told as a flow test.
 
 A try is a record of its own in the store, read and written once a turn, so that any process answers the next
-one. It expires when nobody goes on with it.
+one. It expires when nobody goes on with it, and when a store would forget its conversation.
 """
 
 from __future__ import annotations
@@ -229,10 +229,16 @@ class Tries:
         record = turn.trial.record()
         if not 0 <= record.ahead_s <= LONGEST_S:
             raise _full(f"{LONGEST_S} seconds of waiting")
+        now = self._parts.clock.now()
+        expires_at = now + timedelta(seconds=self._limits.idle_s)
+        if record.forgotten_at is not None:
+            expires_at = min(expires_at, record.forgotten_at - timedelta(seconds=record.ahead_s))
+        if expires_at <= now:
+            most_s = turn.trial.flow.lifetime_s
+            raise _full(f"{most_s} seconds after its last change, when a store forgets the conversation")
         text = msgspec.json.encode(msgspec.structs.replace(record, answers=()))
         if len(text) > self._limits.most_bytes:
             raise _full(f"{self._limits.most_bytes} bytes")
-        expires_at = self._parts.clock.now() + timedelta(seconds=self._limits.idle_s)
         kept = KeptTry(before.document, text, before.revision + 1, expires_at)
         reply = FinalReply(status, orjson.dumps(await self._told(turn, kept)))
         answers = record.answers

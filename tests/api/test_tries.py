@@ -441,6 +441,24 @@ async def test_a_try_is_saved_as_a_flow_test_that_passes(scene: Scene) -> None:
     assert failed.json()["scenarios"][0]["failure"]["line"] > 1
 
 
+async def test_a_try_ends_where_a_store_forgets_its_conversation(scene: Scene) -> None:  # F16
+    tried = await begun(scene, channel="phone")
+    day = 24 * 60 * 60
+    over = await tried.refused(wait=day)
+    assert (over.status_code, over.json()["code"]) == (409, "try_full")
+    assert f"{day} seconds after its last change" in over.json()["detail"]
+    await tried.turn(wait=day - 60)
+    await tried.turn(text="still here")
+    waited = await tried.turn(wait=day - 60)
+    assert waited["expiresAt"] == "2026-01-15T09:31:00Z"
+    test = (await scene.http.get(f"{tried.path}/test")).text
+    path = f"/v1/flows/{await flow_of(scene)}/versions/version-1/tests"
+    assert (await scene.post(path, {"tests": test})).json()["failed"] == 0
+    scene.clock.advance(minutes=1)
+    gone = await tried.refused(text="and now?")
+    assert (gone.status_code, gone.json()["code"]) == (404, "try_unknown")
+
+
 async def test_sensitive_values_have_masks_and_stand_ins() -> None:
     document = unsaved()
     for variable in document["variables"]:
