@@ -214,10 +214,10 @@ class _Import:
 
     def made(self) -> drafts.ImportedDraft:
         draft = self._draft
-        for number, flow in enumerate(self._package.flows):
-            for page_number, page in enumerate(flow.pages):
+        for flow in self._package.flows:
+            for page in flow.pages:
                 for each in page.form.parameters:
-                    self._variable(each, ("flows", number, "pages", page_number, "form", "parameters"))
+                    self._variable(each)
         for number, flow in enumerate(self._package.flows):
             start = draft.task(flow.display_name, flow.display_name)
             start.prompts.append(_text(flow.description) or "Find out what the user wants, and go on.")
@@ -235,7 +235,7 @@ class _Import:
         draft.first_task = (first or self._package.flows[0]).display_name if self._package.flows else ""
         return draft.imported()
 
-    def _variable(self, parameter: Parameter, place: tuple[str | int, ...]) -> None:
+    def _variable(self, parameter: Parameter) -> None:
         kind = _SYSTEM_TYPES.get(parameter.entity_type, "string")
         own = self._types.get(_last(parameter.entity_type).removeprefix("@"))
         values = [entity.value for entity in own.entities] if own else []
@@ -245,7 +245,8 @@ class _Import:
             parameter.display_name, "enum" if values else kind, prompt, values, sensitive=parameter.redact
         )
         if own and any(entity.synonyms not in {(), (entity.value,)} for entity in own.entities):
-            self._draft.dropped((*place, own.display_name), "synonyms: the model knows what is meant")
+            place = "entityTypes", self._package.entity_types.index(own), "entities"
+            self._draft.dropped(place, "synonyms: the model knows what is meant")
 
     def _page(self, flow: AgentFlow, page: Page, place: tuple[str | int, ...]) -> None:
         draft = self._draft

@@ -2,12 +2,13 @@
 
 Narrower than YAML, so that a value is what it looks like and a small file stays small:
 
-1. One document, without tags, at most `MAX_BYTES` long and `MAX_DEPTH` levels deep.
+1. One document, without tags, at most `MAX_BYTES` long where its reader takes no more, and `MAX_DEPTH` levels
+   deep.
 2. An unquoted scalar is null (also `~` or nothing), true, false, or a number as JSON writes it. All
    else is text: `no`, `12:30`, `2026-03-01`, `007` and `+39 06` keep every character.
 3. Keys are text, and none is given twice. `<<` is a key like any other.
 4. An alias repeats what its anchor holds and weighs as much again; a document weighs its nodes and its
-   characters, at most `MAX_WEIGHT`, so that aliases of aliases end early.
+   characters, at most `MAX_WEIGHT`, in a longer file as much more, so that aliases of aliases end early.
 """
 
 from __future__ import annotations
@@ -75,15 +76,16 @@ class Node:
         return node.line
 
 
-def read_yaml(text: bytes) -> tuple[Node, list[Mistake]]:
+def read_yaml(text: bytes, max_bytes: int = MAX_BYTES) -> tuple[Node, list[Mistake]]:
     """The document, and what is wrong inside of it though it could be read on.
 
-    Raises FileRejected when it could not be read to its end. At most 512 KiB of UTF-8.
+    Raises FileRejected when it could not be read to its end. At most `max_bytes` bytes of UTF-8.
     """
-    if len(text) > MAX_BYTES:
-        raise _rejected(1, "too_large", f"the file has {len(text)} bytes, at most {MAX_BYTES} are accepted")
+    if len(text) > max_bytes:
+        raise _rejected(1, "too_large", f"the file has {len(text)} bytes, at most {max_bytes} are accepted")
     try:
-        composer = _Composer(yaml.parse(text.decode("utf-8"), Loader=_LOADER))
+        max_weight = max(MAX_WEIGHT, MAX_WEIGHT * len(text) // MAX_BYTES)
+        composer = _Composer(yaml.parse(text.decode("utf-8"), Loader=_LOADER), max_weight)
         return composer.document(), composer.mistakes
     except UnicodeDecodeError as error:
         line = text.count(b"\n", 0, error.start) + 1
@@ -103,8 +105,9 @@ def _rejected(line: int, code: str, message: str, path: Path = ()) -> FileReject
 class _Composer:
     """Turns the parser's events into nodes. It recurses only as deep as `MAX_DEPTH`."""
 
-    def __init__(self, events: Iterator[yaml.Event]) -> None:
+    def __init__(self, events: Iterator[yaml.Event], max_weight: int) -> None:
         self._events = events
+        self._max_weight = max_weight
         self._anchors: dict[str, Node] = {}
         self._weight = 0
         self.mistakes: list[Mistake] = []
@@ -181,10 +184,9 @@ class _Composer:
 
     def _spend(self, weight: int, event: yaml.Event) -> None:
         self._weight += weight
-        if self._weight > MAX_WEIGHT:
-            raise _rejected(
-                _line(event), "too_large", f"with its aliases repeated, the file is larger than {MAX_WEIGHT}"
-            )
+        if self._weight > self._max_weight:
+            message = f"with its aliases repeated, the file is larger than {self._max_weight}"
+            raise _rejected(_line(event), "too_large", message)
 
 
 def _line(event: yaml.Event) -> int:

@@ -9,8 +9,8 @@ import orjson
 import typer
 from pydantic import JsonValue
 
-from flow_engine.documents import parse_json
-from flow_engine.errors import CorrectTheInput
+from flow_engine.documents import DocumentLimits, parse_json
+from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.importing import IMPORTERS, OriginalFormat, gathered
 from flow_engine.testing.yaml_text import FileRejected, read_yaml
 
@@ -36,13 +36,7 @@ def import_flow(
     """Print another system's flow as a draft; what could not be carried on standard error: exit code 0 done,
     2 unreadable."""
     try:
-        contents: dict[str, JsonValue] = {}
-        left = MAX_BYTES
-        for name, body in _bodies(files):
-            if (left := left - len(body)) < 0:
-                raise CorrectTheInput("too_large", f"accepted are at most {MAX_BYTES} bytes in all")
-            contents[name] = _decoded(name, body)
-        whole = _whole(original, contents)
+        whole = _whole(original, _contents(files))
         draft = IMPORTERS[original](whole)
     except CorrectTheInput as refusal:
         for each in refusal.findings:
@@ -52,6 +46,24 @@ def import_flow(
     typer.echo(orjson.dumps(printed, option=orjson.OPT_INDENT_2))
     for remark in () if as_json else draft.remarks:
         typer.echo(f"{remark['kept']} {remark['pointer'] or '/'}: {remark['message']}", err=True)
+
+
+def _contents(files: Sequence[Path]) -> Mapping[str, JsonValue]:
+    """What stands in every file, by its name. Raises CorrectTheInput `too_large`, `unreadable`,
+    `original_invalid` with every mistake of every file."""
+    contents: dict[str, JsonValue] = {}
+    mistakes: list[Finding] = []
+    left = MAX_BYTES
+    for name, body in _bodies(files):
+        if (left := left - len(body)) < 0:
+            raise CorrectTheInput("too_large", f"accepted are at most {MAX_BYTES} bytes in all")
+        try:
+            contents[name] = _decoded(name, body)
+        except CorrectTheInput as refusal:
+            mistakes += refusal.findings
+    if mistakes:
+        raise CorrectTheInput("original_invalid", "not every file can be read", mistakes)
+    return contents
 
 
 def _bodies(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
@@ -82,20 +94,24 @@ def _unpacked(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _decoded(name: str, body: bytes) -> JsonValue:
+    """Raises CorrectTheInput with a finding for each mistake."""
     if name.endswith(".json"):
         try:
-            return cast(JsonValue, parse_json(body))
+            return cast(JsonValue, parse_json(body, DocumentLimits(max_bytes=MAX_BYTES)))
         except CorrectTheInput as refusal:
-            raise CorrectTheInput(refusal.code, f"{name}: {refusal.detail}") from None
+            message = f"{name}: {refusal.detail}"
+            raise CorrectTheInput(refusal.code, message, [Finding("", refusal.code, message)]) from None
     try:
-        root, mistakes = read_yaml(body)
+        root, mistakes = read_yaml(body, MAX_BYTES)
     except FileRejected as refusal:
         mistakes = list(refusal.mistakes)
     else:
         if not mistakes:
             return cast(JsonValue, root.value)
-    first = mistakes[0]
-    raise CorrectTheInput(first.code, f"{name}, line {first.line}: {first.message}")
+    found = [
+        Finding(each.pointer, each.code, f"{name}, line {each.line}: {each.message}") for each in mistakes
+    ]
+    raise CorrectTheInput("original_invalid", name, found)
 
 
 def _whole(original: OriginalFormat, contents: Mapping[str, JsonValue]) -> JsonValue:

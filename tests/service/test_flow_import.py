@@ -91,6 +91,30 @@ def test_what_cannot_be_read_is_said_with_its_place(
     assert said in err
 
 
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_a_file_longer_than_a_document_of_the_engine_is_read(suffix: str, tmp_path: Path) -> None:
+    long = tmp_path / f"flow.{suffix}"
+    long.write_text((FOLDER / f"pipecat.{suffix}").read_text("utf-8") + "\n" * 1_100_000)
+    code, out, _ = run("pipecat", long)
+    name = "pipecat" if suffix == "json" else "pipecat of today"
+    assert (code, json.loads(out)) == (0, imported(name).document)
+
+
+def test_every_mistake_of_every_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text("flows: {x: {name: a, name: b, name: c}}\nslots: {}\nslots: {}\n")
+    (tmp_path / "b.yml").write_text("flows: [")
+    (tmp_path / "c.json").write_text("{")
+    (tmp_path / "d.yml").write_text("")
+    code, out, err = run("rasa", tmp_path)
+    assert (code, out) == (2, "")
+    assert err.count("/flows/x/name: duplicate_key: a.yml, line 1") == 2
+    assert "/slots: duplicate_key: a.yml, line 3" in err
+    assert "not_yaml: b.yml, line" in err
+    assert "json_invalid: c.json: the text is not JSON" in err
+    assert "empty: d.yml, line 1: the file is empty" in err
+    assert "scenarios" not in err
+
+
 def test_files_that_are_none_or_too_many_end_with_2(tmp_path: Path) -> None:
     assert run("retell", tmp_path / "none.json")[0] == 2
     code, _, err = run("retell", FOLDER / "retell.json", FOLDER / "pipecat.json")

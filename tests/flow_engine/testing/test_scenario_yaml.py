@@ -113,6 +113,13 @@ def test_what_cannot_be_read_is_refused_with_its_line(text: str | bytes, expecte
     assert rejected(text) == expected
 
 
+def test_a_reader_may_take_longer_files() -> None:
+    text = b"a: 1\n" + b"# " * MAX_BYTES
+    assert read_yaml(text, 2 * len(text))[0].value == {"a": 1}
+    many = b"[" + b"1," * MAX_BYTES + b"]"
+    assert len(read_yaml(many, len(many))[0].children) == MAX_BYTES
+
+
 def test_the_deepest_document_is_read() -> None:
     node, mistakes = read_yaml(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
     assert not mistakes
