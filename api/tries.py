@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Protocol, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -88,6 +88,11 @@ class TriedEnd(Body):
     closes: bool | None = None
 
 
+def _end_of(given: object) -> object:
+    """`true` is an end without more."""
+    return ({} if given else None) if isinstance(given, bool) else given
+
+
 class TriedHumanTask(Body):
     outcome: HumanOutcome
     reason: Reason | None = None
@@ -106,7 +111,9 @@ class TurnFields(Body):
     memory: Facts | None = Field(
         default=None, description="What a tool writes: values by the ids or names of variables."
     )
-    hangup: TriedEnd | bool | None = Field(
+    hangup: Annotated[
+        TriedEnd | None, BeforeValidator(_end_of, json_schema_input_type=TriedEnd | bool | None)
+    ] = Field(
         default=None, description="The contact ends; `closes` is what the closure handler is to answer."
     )
     new_contact: TriedContact | None = Field(default=None, description="The user comes back.")
@@ -124,7 +131,7 @@ class TurnFields(Body):
             "text": self.text,
             "changeTask": self.change_task,
             "memory": self.memory,
-            "hangup": self.hangup or None,
+            "hangup": self.hangup,
             "newContact": self.new_contact,
             "humanTask": self.human_task,
             "wait": self.wait,
@@ -148,8 +155,6 @@ class TurnFields(Body):
                 case TriedEnd():
                     end = format.EndContactBody(reason=value.reason, closes=value.closes)
                     return format.EndContact(end_contact=end)
-                case True:
-                    return format.EndContact(end_contact=format.EndContactBody())
                 case float():
                     return format.Wait(wait=value)
                 case _:

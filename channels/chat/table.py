@@ -217,10 +217,11 @@ class AgentTable:
         """Everything that is wrong with a row as it would stand in this table, at JSON Pointers; empty for
         one that is accepted. Nothing is stored."""
         found = list(row_findings(raw))
-        if not found:
+        sound = _sound_fields(raw, found)
+        if sound is not None:
             self._read.pop(tenant_id, None)
             table = await self.rows(tenant_id)
-            found = list(table_findings(whole(cast("Fields", raw)), table, self._known_tools))
+            found += table_findings(whole(sound), table, self._known_tools)
         return found
 
     async def effective(self, tenant_id: str, name: str) -> Effective:
@@ -317,3 +318,13 @@ def _unknown(name: str) -> LookElsewhere:
 
 def _taken(name: str) -> ReloadAndDecide:
     return ReloadAndDecide("agent_name_taken", f"there is an agent {name!r} already")
+
+
+def _sound_fields(raw: JsonValue, found: Sequence[Finding]) -> Fields | None:
+    """Those of a row that can be looked at beside the table; None where it is known of none."""
+    wrong = {finding.pointer.partition("/")[2].partition("/")[0] for finding in found}
+    if not isinstance(raw, dict) or wrong & {"", "name"}:
+        return None
+    if wrong & {"http_tools", "base_agent"}:  # who says which tools there are
+        wrong.add("tools")
+    return {name: value for name, value in raw.items() if name not in wrong}

@@ -70,6 +70,7 @@ async def test_every_mistake_of_a_row_is_told_with_its_pointer(chat: Chat) -> No
         "http_tools": {"find": {"url": "{{args.host}}/x", "approval": "maybe"}},
     }
     assert set(await errors_of(chat, row)) == {
+        ("/base_agent", "unknown_base"),
         ("/temperature", "less_than_equal"),
         ("/tools/0", "wrong_type"),
         ("/model", "unknown_model"),
@@ -85,6 +86,8 @@ async def test_every_mistake_of_a_row_is_told_with_its_pointer(chat: Chat) -> No
         "http_tools": {"find": {"url": "http://h/"}},
     }
     assert await errors_of(chat, row) == [("/base_agent", "unknown_base"), ("/tools/0", "unknown_tool")]
+    no_tools = await errors_of(chat, {**row, "http_tools": 1})
+    assert [pointer for pointer, _ in no_tools] == ["/http_tools", "/base_agent"]
     answer = await chat.http.post("/v1/ai-agents/validate", json=row)
     assert (answer.status_code, answer.json()["valid"], len(answer.json()["errors"])) == (200, False, 2)
     assert (await chat.http.get("/v1/ai-agents/a")).status_code == 404
