@@ -77,7 +77,8 @@ def _bodies(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
             elif path.suffix == ".zip":
                 yield from _unpacked(path)
             else:
-                yield path.name, path.read_bytes()
+                namesakes = sum(other.name == path.name for other in files)
+                yield path.name if namesakes == 1 else path.as_posix(), path.read_bytes()
         except (OSError, zipfile.BadZipFile) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or "cannot be read"
             raise CorrectTheInput("unreadable", f"{path}: {reason}") from None

@@ -55,6 +55,16 @@ def test_rasa_s_files_of_one_folder_are_one(tmp_path: Path) -> None:
     assert {"goodbye", "transfer_money"} <= {task["_id"] for task in json.loads(out)["tasks"]}
 
 
+def test_files_of_one_name_in_several_folders_are_all_read(tmp_path: Path) -> None:
+    for name in ("hello", "goodbye"):
+        (tmp_path / name).mkdir()
+        text = f"flows: {{{name}: {{description: Say {name}, steps: [{{noop: true}}]}}}}\n"
+        (tmp_path / name / "flows.yml").write_text(text)
+    code, out, _ = run("rasa", *(tmp_path / name / "flows.yml" for name in ("hello", "goodbye")))
+    assert code == 0
+    assert {"hello", "goodbye"} <= {task["_id"] for task in json.loads(out)["tasks"]}
+
+
 def test_remarks_stand_beside_the_document_in_json() -> None:
     code, out, err = run("retell", FOLDER / "retell.json", "--json")
     printed: Any = json.loads(out)
