@@ -6,11 +6,13 @@ replica answers any of them, and each is answered with one JSON document: nothin
 is no GET.
 """
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
+import anyio
 import mcp_types
 import structlog
 from mcp.server.context import ServerRequestContext
@@ -18,8 +20,9 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from mcp_types import Tool as AdvertisedTool
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,6 +34,7 @@ from api.gateway import Metrics
 from api.mcp_tools import Tool, ToolCall
 from api.problems import bugs_answered, error_response, internal_error
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
+from flow_engine.json_values import as_object
 
 _PRINCIPAL = "flow_engine.principal"
 _NO_BATCHES = {
@@ -41,6 +45,7 @@ _NO_BATCHES = {
         "message": "accepted is one JSON-RPC message, not a list of them",
     },
 }
+_REQUEST_ID = TypeAdapter[int | str](mcp_types.RequestId)
 _INSTRUCTIONS = (
     "change_task, get_memory and set_memory hold one conversation by a flow of tasks. Each call names "
     "the conversation and the contact. Read the memory before asking for what may be known, store what tools "
@@ -96,8 +101,21 @@ class McpServer:
         """MCP over standard input and output, a JSON-RPC message a line in UTF-8, for that principal, until
         the input ends."""
         self._local = principal
-        async with stdio_server() as (incoming, outgoing):
-            await self._server.run(incoming, outgoing, self._server.create_initialization_options())
+        async with stdio_server() as (incoming, outgoing), anyio.create_task_group() as group:
+            valid, messages = anyio.create_memory_object_stream[SessionMessage | Exception]()
+
+            async def answer_the_others() -> None:
+                """The SDK passes by what it cannot read; its caller would wait for ever."""
+                async with valid:
+                    async for item in incoming:
+                        if not isinstance(item, Exception):
+                            await valid.send(item)
+                        elif refusal := _refusal(item):
+                            log.warning("message_refused", code=refusal.error.code)
+                            await outgoing.send(SessionMessage(refusal))
+
+            group.start_soon(answer_the_others)
+            await self._server.run(messages, outgoing, self._server.create_initialization_options())
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
         """JSON Schema of a tool's arguments; None for a tool that is unknown."""
@@ -154,6 +172,29 @@ class McpServer:
         ms = round((time.perf_counter() - started) * 1000, 2)
         log.info("tool_call", tool=tool.name, code=code or None, ms=ms)
         return result
+
+
+def _refusal(unread: Exception) -> mcp_types.JSONRPCError | None:
+    """The answer to a line that is no message, under its id where it has one; None for an empty line."""
+    code, whole = mcp_types.PARSE_ERROR, None
+    if isinstance(unread, ValidationError):
+        errors = unread.errors(include_url=False)
+        tops = (each["input"] for each in errors if len(each["loc"]) - (each["type"] == "missing") < 2)
+        code, whole = mcp_types.INVALID_REQUEST, next(tops, None)
+        if errors[0]["type"] == "json_invalid":
+            line = str(whole)
+            if not line.strip():
+                return None
+            try:
+                whole = json.loads(line)  # reads text that is not valid Unicode, too
+            except (ValueError, RecursionError):
+                code = mcp_types.PARSE_ERROR
+    try:
+        named = _REQUEST_ID.validate_json(json.dumps(as_object(whole).get("id")))
+    except ValidationError:
+        named = None
+    error = mcp_types.ErrorData(code=code, message="accepted is one JSON-RPC 2.0 message a line")
+    return mcp_types.JSONRPCError(jsonrpc="2.0", id=named, error=error)
 
 
 def _as_json(arguments: Mapping[str, Any]) -> bytes:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import anyio
 import orjson
 import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp_types import CallToolResult
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, CallToolResult
 
 from flow_engine.documents.values import LONGEST_S
 from flow_engine.testing.running import NOBODY
@@ -579,3 +582,38 @@ async def test_a_coding_agent_speaks_over_the_standard_streams(tmp_path: Path) -
         assert (flow.flow_id, flow.updated_by) == (flow_id, "local")
     finally:
         await database.close()
+
+
+async def test_a_line_that_is_no_message_is_answered_over_the_standard_streams(tmp_path: Path) -> None:  # F35
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    lines = (
+        (b"garbage", (None, PARSE_ERROR)),
+        (orjson.dumps(opening), (1, None)),
+        (b"", None),
+        (b"[]", (None, INVALID_REQUEST)),
+        (
+            b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":"\\ud800"}}',
+            (7, INVALID_REQUEST),
+        ),
+        (b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}', (None, INVALID_REQUEST)),
+        (b'{"jsonrpc":"1.0","id":"a","method":"ping"}', ("a", INVALID_REQUEST)),
+        (b"[" * 100_000, (None, PARSE_ERROR)),
+        (b'{"jsonrpc":"2.0","id":2,"method":"ping"}', (2, None)),
+    )
+    environment = {**os.environ, "FLOW_ENGINE_DATA_DIR": str(tmp_path), "FLOW_ENGINE_SAMPLES": "false"}
+    async with await anyio.open_process(
+        [sys.executable, "-m", "service.cli", "mcp"], env=environment, cwd=Path(__file__).parents[2]
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        answers = BufferedByteReceiveStream(program.stdout)
+        for line, expected in lines:
+            await program.stdin.send(line + b"\n")
+            if expected is not None:
+                with anyio.fail_after(30):
+                    answer = orjson.loads(await answers.receive_until(b"\n", 1_000_000))
+                assert (answer["id"], answer.get("error", {}).get("code")) == expected, line[:80]
+        await program.stdin.aclose()
+        with anyio.fail_after(30):
+            assert await program.wait() == 0
