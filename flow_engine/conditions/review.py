@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from functools import cached_property
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias, cast
 
@@ -30,18 +31,35 @@ Problem: TypeAlias = "tuple[Literal['condition_unknown_name', 'condition_type_cl
 # --- names and types --------------------------------------------------------------------------
 
 
-def problems_of(tree: lang.Tree, variables: VariableIndex, task_ids: Set[str]) -> Iterator[Problem]:
+@dataclass(frozen=True)
+class Names:
+    """What the conditions of one version may name; tasks by their ids. What is told of it is made once."""
+
+    variables: VariableIndex
+    tasks: Set[str]
+
+    @cached_property
+    def known_variables(self) -> str:
+        return listed(sorted({name for each in self.variables for name in (each.id, each.name)}))
+
+    @cached_property
+    def known_tasks(self) -> str:
+        return listed(sorted(self.tasks))
+
+
+def problems_of(tree: lang.Tree, names: Names) -> Iterator[Problem]:
     """Every name that the version lacks, then every part whose operands cannot compare whatever they hold."""
+    variables = names.variables
     for atom in lang.atoms(tree):
         if isinstance(atom, lang.Count):
-            if atom.task_id not in task_ids:
-                known = listed(sorted(task_ids))
-                yield "condition_unknown_name", f"{atom.task_id!r} is no _id of a task; known: {known}"
+            if atom.task_id not in names.tasks:
+                reason = f"{atom.task_id!r} is no _id of a task; known: {names.known_tasks}"
+                yield "condition_unknown_name", reason
         elif atom.root == "vars":
             spec = variables.resolve(atom.path[0])
             if spec is None:
-                known = listed(sorted({name for each in variables for name in (each.id, each.name)}))
-                reason = f"{lang.operand_text(atom)!r} names no variable of the version; known: {known}"
+                missing = f"{lang.operand_text(atom)!r} names no variable of the version"
+                reason = f"{missing}; known: {names.known_variables}"
                 yield "condition_unknown_name", reason
             elif spec.type != "custom" and atom.path[1:]:
                 reason = (

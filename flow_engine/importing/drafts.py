@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast
 
 from flow_engine.conditions.language import ConditionMistake, Constant, Reference, operand_text, parse
-from flow_engine.conditions.review import problems_of
+from flow_engine.conditions.review import Names, problems_of
 from flow_engine.documents.findings import quoted
 from flow_engine.documents.references import normalise_name
 from flow_engine.errors import CorrectTheInput, Finding, pointer
@@ -207,7 +207,7 @@ class Draft:
             for each in self.variables.values()
         )
         try:
-            problems = problems_of(parse(condition), variables, frozenset())
+            problems = problems_of(parse(condition), Names(variables, frozenset()))
         except ConditionMistake as mistake:
             return str(mistake)
         return next((reason for _, reason in problems), "")

@@ -6,8 +6,7 @@ of the document, so that one kind of mistake does not hide the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
-from typing import TypeAlias
+from collections.abc import Iterator
 
 from flow_engine.conditions import language, review
 from flow_engine.documents.findings import quoted
@@ -17,12 +16,9 @@ from flow_engine.linting.codes import LintFinding
 from flow_engine.templates import lint_template
 from flow_engine.values import VariableIndex
 
-Names: TypeAlias = tuple[VariableIndex, Set[str]]
-"""What conditions may name: variables, and tasks by their ids."""
-
 
 def read_condition(
-    place: str, when: str, names: Names | None
+    place: str, when: str, names: review.Names | None
 ) -> tuple[language.Tree | None, list[LintFinding]]:
     """The condition, None where it cannot be read, and what is wrong with it. Without `names` nothing is said
     of those that it has. `place` is an RFC 6901 pointer."""
@@ -36,7 +32,7 @@ def read_condition(
         for mistake in mistakes
     ]
     if tree is not None and names is not None:
-        faults += [LintFinding(place, code, reason) for code, reason in review.problems_of(tree, *names)]
+        faults += [LintFinding(place, code, reason) for code, reason in review.problems_of(tree, names)]
     return tree, faults
 
 
@@ -52,7 +48,7 @@ def faults_of(texts: Texts) -> Iterator[LintFinding]:
     """The errors that the rules would find, in their order."""
     names = None
     if texts.variables is not None and texts.tasks is not None:
-        names = VariableIndex(texts.variables), texts.tasks
+        names = review.Names(VariableIndex(texts.variables), texts.tasks)
     for condition in texts.conditions:
         yield from read_condition(condition.pointer, condition.text, names)[1]
     for path in texts.paths:

@@ -228,8 +228,9 @@ class Inspection:
         """Those that say something, and what is wrong with the others."""
         read: list[ReadCondition] = []
         faults: list[LintFinding] = []
+        names = review.Names(self._specs, self.tasks.keys())
         for placed in self.version.conditions():
-            tree, problems = read_condition(placed.pointer, placed.when, (self._specs, self.tasks.keys()))
+            tree, problems = read_condition(placed.pointer, placed.when, names)
             faults += problems
             if tree is not None and not problems:
                 read.append(ReadCondition(placed, tree))

@@ -160,7 +160,8 @@ def persona_schema() -> dict[str, Any]:
 def unknown_to(persona: Persona, flow: CompiledFlow, text: bytes | None) -> list[Mistake]:
     """What the persona expects of tasks, variables and tools that the flow does not have. `text` is the YAML
     that it was read from; without one the lines mean nothing."""
-    root = None if text is None else read_yaml(text)[0]
+    unknown = [*unknown_in(persona.expect, flow)]
+    root = read_yaml(text)[0] if unknown and text is not None else None
     return [
         Mistake(
             1 if root is None else root.line_of(("expect", key)),
@@ -168,7 +169,7 @@ def unknown_to(persona: Persona, flow: CompiledFlow, text: bytes | None) -> list
             "unknown_name",
             message,
         )
-        for key, _, message in unknown_in(persona.expect, flow)
+        for key, _, message in unknown
     ]
 
 

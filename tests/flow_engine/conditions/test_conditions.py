@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flow_engine.conditions import language as lang
 from flow_engine.conditions.evaluation import Condition, Explanation, Facts
-from flow_engine.conditions.review import Budget, can_hold, problems_of
+from flow_engine.conditions.review import Budget, Names, can_hold, problems_of
 from flow_engine.conditions.syntax import MAX_CHARS, MAX_NESTING, All, Any, Membership, Not, leaves
 from flow_engine.values import JsonValue
 from tests.flow_engine.conditions.expressions import (
@@ -288,7 +288,7 @@ def test_a_hostile_condition_is_answered_at_once() -> None:
     ],
 )
 def test_names_and_types_are_checked(text: str, codes: list[str]) -> None:
-    found = list(problems_of(lang.parse(text), VARIABLES, frozenset(TASKS)))
+    found = list(problems_of(lang.parse(text), Names(VARIABLES, frozenset(TASKS))))
     assert [code for code, _ in found] == codes
     assert all(reason for _, reason in found)
 
@@ -356,7 +356,7 @@ def test_what_is_said_to_be_impossible_never_happens(conjuncts: list[lang.Tree],
 @many
 @given(parts, all_facts)
 def test_what_clashes_is_never_true_nor_false(part: lang.Part, known: Facts) -> None:
-    codes = [code for code, _ in problems_of(part, VARIABLES, frozenset(TASKS))]
+    codes = [code for code, _ in problems_of(part, Names(VARIABLES, frozenset(TASKS)))]
     membership = isinstance(part, Membership)  # one member may clash, and another be the value
     if "condition_type_clash" in codes and not membership:
         assert of(part).truth(known) is None
