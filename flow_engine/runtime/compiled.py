@@ -1,5 +1,7 @@
 """A version made ready to run: chart, names and texts, built once per content (F13, F22, F23)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -85,6 +87,16 @@ class CompiledFlow:
         """The task of that id, else of that name, however it is spelled (F4); None where there is none."""
         task_id = self.names.get(name) or self.names.get(normalise_name(name))
         return None if task_id is None else self.tasks[task_id]
+
+    def counterpart(self, task: TaskPlan) -> TaskPlan | None:
+        """What a task of another version is in this one: the task of that id, else of that name; None where
+        there is none."""
+        return self.tasks.get(task.id) or self.task_named(task.name)
+
+    def counterparts(self, other: CompiledFlow, mapping: Mapping[str, str]) -> Mapping[str, str]:
+        """The ids of another version's tasks with those that they have in this one; `mapping` wins."""
+        found = {id: self.counterpart(task) for id, task in other.tasks.items()}
+        return {id: task.id for id, task in found.items() if task is not None} | {**mapping}
 
     def supported_language(self, language: str | None) -> str | None:
         """The supported language that a BCP 47 tag means: that very one, else the first of the language where

@@ -18,7 +18,7 @@ from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.platform import Platform
 from flow_engine.testing.format import TOOL
 from flow_engine.use_cases.recordings import RecordedEntry, Recording
-from flow_engine.use_cases.replaying import Compiled, Moment, Side, adapted, counterpart
+from flow_engine.use_cases.replaying import Compiled, Moment, Side, adapted
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import TEXT_REFUSALS
 
@@ -146,7 +146,7 @@ class _Writer:
     def _expect(self, entry: RecordedEntry, before: Moment, moment: Moment) -> None:
         if moment.runner is None:
             return
-        task = counterpart(moment.runner.task, self.flow)
+        task = self.flow.counterpart(moment.runner.task)
         expected: dict[str, object] = {}
         if moment.code is not None:
             is_refusal = entry.op == "change-task" or moment.code in TEXT_REFUSALS

@@ -178,14 +178,15 @@ class Forks:
                 "version_unknown",
                 f"{version_id!r} is no version of flow {old.flow_id!r}, as the original's is",
             )
-        verdict = judge(runner, new, mapping_by_id(mapping, old, new))
+        tasks = mapping_by_id(mapping, old, new)
+        verdict = judge(runner, new, tasks)
         if verdict.to_task is None:
             known = ", ".join(repr(task.name) for task in new.tasks.values())
             message = f"{verdict.reason}; version {version_id!r} has the tasks: {known}"
             raise CorrectTheInput(
                 "fork_not_possible", message, [Finding("/mapping", "fork_not_possible", message)]
             )
-        runner.migrate_to(new, verdict.to_task.id)
+        runner.migrate_to(new, verdict.to_task.id, tasks)
         moved = on_version(state, runner)
         return ConversationalFlowRunner.resume(new, runner.session, moved, runner.platform, runner.now)
 

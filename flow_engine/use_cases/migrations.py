@@ -8,8 +8,8 @@ conversation of a version, what would become of it:
     cannot    with the reason; it stays where it is
 
 and then does exactly that, conversation by conversation, each in one atomic commit. The memory goes
-along; values of variables that the new version lacks stay stored, unseen. The task's templates are
-rendered anew.
+along; values of variables that the new version lacks stay stored, unseen. The task that a digression
+returns to is found like its own. The task's templates are rendered anew.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,16 +81,18 @@ def judge(
     runner: ConversationalFlowRunner, new: CompiledFlow, mapping: Mapping[str, str]
 ) -> MigrationVerdict:
     """`mapping` is by task id. The first obstacle decides. Raises KeyError for a target that `new` lacks."""
-    task = runner.task
-    if task.id in mapping:
-        target = new.tasks[mapping[task.id]]
-    else:
-        target = new.tasks.get(task.id) or new.task_named(task.name)
+    task, origin = runner.task, runner.entered_from
+    there = new.counterparts(runner.flow, mapping)
+    target = new.tasks[there[task.id]] if task.id in there else None
     if target is None:
         return MigrationVerdict(
             "cannot", task, None, f"the new version has no task {task.name!r}; map it to one"
         )
     obstacle = obstacle_of(runner, new, target)
+    if obstacle is None and origin is not None and target.document.returns and origin.id not in there:
+        obstacle = (
+            f"the new version has no task {origin.name!r}, which {task.name!r} returns to; map it to one"
+        )
     if obstacle is not None:
         return MigrationVerdict("cannot", task, None, obstacle)
     return MigrationVerdict("keep" if target.id == task.id else "map", task, target)
@@ -180,9 +182,10 @@ class Migrations:
             verdict = judge(runner, new, mapping)
             if verdict.to_task is None or dry_run:
                 return Decision(_row(conversation, verdict, False, runner.session.revision))
-            runner.migrate_to(new, verdict.to_task.id)
+            runner.migrate_to(new, verdict.to_task.id, mapping)
             fresh = _empty(new)
-            asked = JournalInput("migration", {"from": old.version_id, "to": new.version_id})
+            order = {"from": old.version_id, "to": new.version_id, "mapping": mapping}
+            asked = JournalInput("migration", order)
             transition = Transition(
                 runner, ReplyTemplate(b""), asked, guards_memory=True, added_variables=fresh
             )

@@ -26,7 +26,7 @@ from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
 from flow_engine.task_types import BETWEEN_CONTACTS
 from flow_engine.use_cases.background import reading
-from flow_engine.use_cases.migrations import on_version
+from flow_engine.use_cases.migrations import mapping_by_id, on_version
 from flow_engine.use_cases.rebuilding import Rerun, World
 from flow_engine.use_cases.recordings import Heard, RecordedEntry, Recording, state_of
 from flow_engine.use_cases.transactor import Decision, Transition
@@ -167,7 +167,8 @@ class Side:
                 flow = (await transactor.versions.to_start(TENANT, str(request.get("to")))).version.flow
                 target = flow.task_named(str(entry.outcome.get("task"))) or flow.tasks.get(runner.task.id)
                 if target is not None:
-                    runner.migrate_to(flow, target.id)
+                    named = {task: str(to) for task, to in as_object(request.get("mapping")).items()}
+                    runner.migrate_to(flow, target.id, mapping_by_id(named, runner.flow, flow))
                     self.world.state = on_version(self.world.state, runner)
             case _:
                 reply = await self._rerun.ask(self.conversation, request)
@@ -225,11 +226,6 @@ def holds(spec: VariableSpec, value: object) -> bool:
 # --- the same request on another version --------------------------------------------------------
 
 
-def counterpart(task: TaskPlan, flow: CompiledFlow) -> TaskPlan | None:
-    """The task of that id, else of that name; None for a task that the version lacks."""
-    return flow.tasks.get(task.id) or flow.task_named(task.name)
-
-
 def adapted(
     entry: RecordedEntry, old: CompiledFlow | None, new: CompiledFlow, gone: set[str]
 ) -> Mapping[str, object] | None:
@@ -240,8 +236,10 @@ def adapted(
         return request
     if entry.op == "change-task":
         task = old.task_named(str(request["task"]))
-        target = None if task is None else counterpart(task, new)
+        target = None if task is None else new.counterpart(task)
         return request if target is None else {**request, "task": target.id}
+    if entry.op == "migration":
+        return {**request, "mapping": {}}  # it is there already
     if entry.op == "extraction":
         heard = entry.heard or Heard()
         gone.update(id for id, found in heard.values.items() if _lost(old, new, id, found.value))

@@ -32,7 +32,7 @@ from flow_engine.task_types import ACTIVE
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.migrations import judge, on_version
 from flow_engine.use_cases.recordings import RecordedEntry, Recording, Recordings
-from flow_engine.use_cases.replaying import Compiled, Moment, Side, adapted, counterpart, fitting
+from flow_engine.use_cases.replaying import Compiled, Moment, Side, adapted, fitting
 
 ALIKE = 0.6
 """From 0 to 1: how alike two tasks' names or texts must be for one to be suggested for the other."""
@@ -150,11 +150,9 @@ class Replay:
         if version not in self._migrations:
             old = self._compiled.by_name(recording)[version]
             # For the tasks that a migration does not find by itself, the most alike first.
-            lost = [task for task in old.tasks.values() if counterpart(task, self._flow) is None]
+            lost = [task for task in old.tasks.values() if self._flow.counterpart(task) is None]
             kept = {
-                found.id
-                for task in old.tasks.values()
-                if (found := counterpart(task, self._flow)) is not None
+                found.id for task in old.tasks.values() if (found := self._flow.counterpart(task)) is not None
             }
             fresh = [task for task in self._flow.tasks.values() if task.id not in kept]
             mapping: dict[str, str] = {}
@@ -244,7 +242,7 @@ class _Pair:
             place = recorded.task if entry.op == "change-task" else replayed.task or recorded.task
             name = "" if place is None else place.name
             self.found.refusals.append(NewRefusal(seq=entry.seq, task=name, code=replayed.code))
-        there = None if recorded.task is None else counterpart(recorded.task, self.flow)
+        there = None if recorded.task is None else self.flow.counterpart(recorded.task)
         neither = recorded.task is replayed.task is None
         if neither or (there is not None and there is replayed.task and recorded.place == replayed.place):
             self._compare_prompts(entry, recorded, replayed)
@@ -266,7 +264,7 @@ class _Pair:
         target = judge(recorded, self.flow, {}).to_task
         if target is None:
             return False
-        recorded.migrate_to(self.flow, target.id)
+        recorded.migrate_to(self.flow, target.id, {})
         self.new.world.state = on_version(state, recorded)
         return True
 

@@ -13,6 +13,8 @@ from flow_engine.ports.outbound import OutboundReply
 from memory.erasing import Eraser
 from memory.manager import MemoryManager
 from tests.api.harness import Scene, aio_task, clinic, entry, needs, open_scene, over_many_contacts
+from tests.api.test_digressions import shop
+from tests.api.test_migrations import with_task
 from tests.scripted.rebuilding import outside
 
 pytestmark = pytest.mark.anyio
@@ -252,6 +254,19 @@ class TestGoingOn:
 
 
 class TestOnAnotherVersion:
+    async def test_a_digression_returns_to_what_became_of_its_task(self) -> None:  # A11, journal: fork
+        async with open_scene(shop()) as scene:
+            await scene.started()
+            await scene.changed("order")
+            await scene.changed("hours")
+            flow = (await scene.http.get("/v1/flows")).json()[0]["id"]
+            await scene.save(flow, {**with_task(shop(), "order", "purchase"), "_id": "version-2"})
+            refused = await fork(scene, 3, versionId="version-2")
+            assert (refused.status_code, refused.json()["code"]) == (422, "fork_not_possible")
+            await forked(scene, 3, versionId="version-2", mapping={"order": "purchase"})
+            back = await scene.changed("back", conversationId="other")
+            assert back["taskId"] == "purchase"
+
     async def test_its_task_is_rendered_anew_and_new_variables_are_empty(self, scene: Scene) -> None:
         flow = (await scene.http.get("/v1/flows")).json()[0]["id"]
         document = clinic(_id="version-2")

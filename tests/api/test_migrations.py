@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from flow_engine.ports.outbound import OutboundReply
 from tests.api.harness import HANDLER, Scene, clinic, entry, multi_contact, open_scene
+from tests.api.test_digressions import shop
 from tests.flow_engine.documents.samples import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -149,6 +151,63 @@ async def test_a_given_mapping_wins_and_may_use_names(scene: Scene) -> None:
     reply = await migrate(scene, flow_id, dry_run=False, mapping=mapping)
     assert verdicts(reply)["visit"] == ("map", "island")
     assert (await scene.changed("reception", conversationId="visit"))["taskName"] == "reception"
+
+
+def with_task(document: JsonObject, old: str, new: str) -> JsonObject:
+    """The document with one task under another id, which is its name as well."""
+    return orjson.loads(orjson.dumps(document).replace(f'"{old}"'.encode(), f'"{new}"'.encode()))
+
+
+MAPPED = {"order": "purchase", "operator": "desk"}
+
+
+@pytest.fixture
+async def aside() -> AsyncIterator[Scene]:
+    """In a digression from a task that has another id and name in `purchases`."""
+    async with open_scene(shop()) as opened:
+        await opened.started()
+        await opened.changed("order")
+        await opened.changed("hours")
+        yield opened
+
+
+def purchases() -> JsonObject:
+    return with_task(with_task(shop(), "order", "purchase"), "operator", "desk")
+
+
+async def test_a_digression_returns_to_what_became_of_its_task(aside: Scene) -> None:  # A11, contract 16
+    flow_id = await publish_next(aside, purchases())
+    await migrate(aside, flow_id, dry_run=False, mapping=MAPPED)
+    assert (await aside.changed("back"))["taskId"] == "purchase"
+    *_, entry, _ = (await aside.http.get("/v1/conversations/conv-1/journal")).json()["entries"]
+    assert entry["input"] == {
+        "op": "migration",
+        "from": "version-1",
+        "to": "version-2",
+        "mapping": MAPPED,
+    }
+
+
+async def test_a_digression_returns_to_the_task_of_the_same_name(aside: Scene) -> None:  # A11, contract 16
+    flow_id = await publish_next(aside, renamed(shop(), "order", "purchase"))
+    await migrate(aside, flow_id, dry_run=False)
+    assert (await aside.changed("back"))["taskId"] == "purchase"
+
+
+async def test_a_digression_that_has_nowhere_to_return_to_stays(aside: Scene) -> None:  # A11, contract 16
+    flow_id = await publish_next(aside, purchases())
+    (row,) = (await migrate(aside, flow_id, dry_run=True)).json()["conversations"]
+    assert (row["verdict"], row["reason"]) == (
+        "cannot",
+        "the new version has no task 'order', which 'opening hours' returns to; map it to one",
+    )
+
+
+async def test_a_digression_that_does_not_return_any_more_moves(aside: Scene) -> None:  # A11, contract 16
+    document = purchases()
+    document["tasks"][3] |= {"returns": False, "connectedTasks": ["menu"]}
+    flow_id = await publish_next(aside, document)
+    assert verdicts(await migrate(aside, flow_id, dry_run=False)) == {"conv-1": ("keep", "opening hours")}
 
 
 async def test_a_value_that_does_not_fit_its_new_type_stays_where_it_is(scene: Scene) -> None:

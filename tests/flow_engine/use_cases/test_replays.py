@@ -20,7 +20,9 @@ from flow_engine.use_cases.replaying import Compiled, Side
 from flow_engine.use_cases.replays import Replay, ReplayReply
 from system_prompts.loader import load_system_prompts
 from tests.api.harness import BASE_URL, HANDLER, Scene, clinic, entry, needs, open_scene, over_many_contacts
+from tests.api.test_digressions import shop
 from tests.api.test_history_at import HANDLER_ANSWERS, step
+from tests.api.test_migrations import with_task
 from tests.flow_engine.documents.samples import JsonObject
 from tests.flow_engine.listening.test_mining import MINE, Model, says, working_on
 from tests.flow_engine.testing.test_replay_page import NOTHING
@@ -341,6 +343,41 @@ async def test_one_that_has_moved_to_another_version_is_stepped_on_both() -> Non
     report = await replayed(over_many_contacts(), recording)
     assert found(report["conversations"][0]) == {}
     assert [each["fromVersionId"] for each in report["migrations"]] == ["version-2"]
+
+
+async def test_one_that_moved_with_a_mapping_is_stepped_with_it() -> None:  # A11, journal: replay
+    mapping = {"order": "purchase"}
+    document = with_task(shop(), "order", "purchase")
+    async with open_scene(shop()) as scene:
+        await scene.started()
+        await scene.changed("order")
+        await scene.changed("hours")
+        flow = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        await scene.save(flow, {**document, "_id": "version-2"}, tag="next")
+        body = {"fromVersionId": "version-1", "toVersionId": "version-2", "mapping": mapping}
+        await scene.post(f"/v1/flows/{flow}/migrations?dryRun=false", body)
+        await scene.changed("back")
+        recording = await recorded(scene)
+    assert recording.entries[3].input["mapping"] == mapping
+    (row,) = (await replayed(document, recording))["conversations"]
+    assert "notReproduced" not in found(row)
+    (row,) = (await replayed(shop(), recording))["conversations"]
+    assert (row["newRefusals"], row["notReproduced"]) == ([], [])
+
+
+@pytest.mark.parametrize("mapping", [None, 5, {"order": ["purchase"]}, {"nothing": "nowhere"}])
+async def test_a_mapping_that_is_none_is_not_followed(mapping: object) -> None:  # A11, journal: replay
+    async with open_scene(over_many_contacts()) as scene:
+        await scene.started()
+        flow = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        await scene.save(flow, over_many_contacts(_id="version-2"), tag="next")
+        body = {"fromVersionId": "version-1", "toVersionId": "version-2"}
+        await scene.post(f"/v1/flows/{flow}/migrations?dryRun=false", body)
+        recording = await recorded(scene)
+    entries = list(recording.entries)
+    entries[1] = entries[1].model_copy(update={"input": {**entries[1].input, "mapping": mapping}})
+    report = await replayed(over_many_contacts(), recording.model_copy(update={"entries": entries}))
+    assert report["conversations"][0]["newRefusals"] == []
 
 
 async def test_a_version_that_it_moved_to_brings_its_new_variables() -> None:  # journal: replay
