@@ -5,6 +5,7 @@ that replicas of two releases can run side by side without one destroying what t
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Self
@@ -123,6 +124,27 @@ class Session(_Stored, frozen=True, kw_only=True):
     @property
     def closed(self) -> bool:
         return self.configuration[0] == CLOSED
+
+    def by_other_ids(self, tasks: Mapping[str, str]) -> Mapping[str, object]:
+        """The changes by which all that it remembers by task, but the present one, is under other ids. Counts
+        of tasks that are one now are added up. Only digressions need tasks that are there."""
+        approval = self.approval
+        if approval is not None:
+            own = tasks.get(approval.task_id, approval.task_id)
+            approval = approval.model_copy(update={"task_id": own})
+        return {
+            "entered": _added_up(self.entered, tasks),
+            "refused": _added_up(self.refused, tasks),
+            "digressions": tuple(tasks[task] for task in self.digressions if task in tasks),
+            "approval": approval,
+        }
+
+
+def _added_up(counts: Mapping[str, int], tasks: Mapping[str, str]) -> Mapping[str, int]:
+    summed = Counter[str]()
+    for task_id, count in counts.items():
+        summed[tasks.get(task_id, task_id)] += count
+    return dict(summed)
 
 
 class _FormatOnly(msgspec.Struct):

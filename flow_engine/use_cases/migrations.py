@@ -9,7 +9,7 @@ conversation of a version, what would become of it:
 
 and then does exactly that, conversation by conversation, each in one atomic commit. The memory goes
 along; values of variables that the new version lacks stay stored, unseen. The task that a digression
-returns to is found like its own. The task's templates are rendered anew.
+returns to, and those that counts are of, are found like its own. The task's templates are rendered anew.
 """
 
 from collections.abc import Mapping, Sequence

@@ -422,7 +422,9 @@ def count_moves(runner: ConversationalFlowRunner, observer: Observer) -> None:
     before, after = runner.loaded.session, runner.session
     if runner.has_task_validation_error():
         observer.count("task_changes", outcome=runner.get_task_validation_error().code)
-    elif before is not None and runner.new_memory is None and before.entered != after.entered:
+    elif before is None or runner.new_memory is not None or before.version_id != after.version_id:
+        pass  # one that begins, or moves to another version, changes no task
+    elif before.entered != after.entered:
         observer.count("task_changes", outcome="accepted")
     active_before = None if before is None else before.active_contact_id
     if active_before is not None and active_before != after.active_contact_id:

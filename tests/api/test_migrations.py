@@ -11,6 +11,7 @@ import pytest
 
 from flow_engine.ports.outbound import OutboundReply
 from tests.api.harness import HANDLER, Scene, clinic, entry, multi_contact, open_scene
+from tests.api.test_approvals import desk
 from tests.api.test_digressions import shop
 from tests.flow_engine.documents.samples import JsonObject
 
@@ -208,6 +209,47 @@ async def test_a_digression_that_does_not_return_any_more_moves(aside: Scene) ->
     document["tasks"][3] |= {"returns": False, "connectedTasks": ["menu"]}
     flow_id = await publish_next(aside, document)
     assert verdicts(await migrate(aside, flow_id, dry_run=False)) == {"conv-1": ("keep", "opening hours")}
+
+
+async def counted(scene: Scene) -> Any:
+    """The counts by task that the newest entry of the journal has changed."""
+    entries = (await scene.http.get("/v1/conversations/conv-1/journal")).json()["entries"]
+    changed = entries[-1]["delta"]["session"]
+    return changed.get("entered"), changed.get("refused")
+
+
+async def test_counts_are_of_what_became_of_their_tasks(aside: Scene) -> None:  # A11, contract 16
+    document = purchases()
+    document["tasks"][3]["connectedTasks"] = ["purchase"]
+    only_once = {"when": "entries('purchase') < 1 and refusals('desk') < 1", "reason": "Once."}
+    document["tasks"][3]["connectionConditions"] = {"purchase": only_once}
+    flow_id = await publish_next(aside, document)
+    await aside.change("pay")
+    await migrate(aside, flow_id, dry_run=False, mapping=MAPPED)
+    assert await counted(aside) == ({"order": None, "purchase": 1}, None)
+    refusal = (await aside.change("purchase")).json()
+    assert refusal["code"] == "condition_not_met"
+
+
+async def test_counts_of_tasks_that_have_become_one_are_added_up(aside: Scene) -> None:  # A11, contract 16
+    for task in ("back", "pay", "order", "nowhere", "hours"):
+        await aside.change(task)
+    flow_id = await publish_next(aside, purchases())
+    await migrate(aside, flow_id, dry_run=False, mapping={"order": "purchase", "menu": "purchase"})
+    entered, refused = await counted(aside)
+    assert entered == {"menu": None, "order": None, "purchase": 3}
+    assert refused == {"order": None, "purchase": 1}
+
+
+async def test_a_text_that_waits_is_of_what_became_of_its_task() -> None:  # A11, contract 16
+    async with open_scene(desk()) as scene:
+        await scene.started(channel="chat")
+        await scene.changed("answers")
+        await scene.human("waiting", text="We refund 20 €.")
+        flow_id = await publish_next(scene, with_task(desk(), "answers", "replies"))
+        await migrate(scene, flow_id, dry_run=False, mapping={"answers": "replies"})
+        assert (await scene.prompt())["approval"]["taskId"] == "replies"
+        assert (await scene.human("approved")).json()["command"] == "/human_task_approved"
 
 
 async def test_a_value_that_does_not_fit_its_new_type_stays_where_it_is(scene: Scene) -> None:

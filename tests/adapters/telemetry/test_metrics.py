@@ -21,6 +21,7 @@ from memory.operations import OwnProcess
 from service.observing import COUNTED, Watch, own_observer
 from tests.adapters.telemetry.watched import Watched, watched
 from tests.api.harness import T0, clinic, entry, over_many_contacts
+from tests.api.test_migrations import renamed
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +53,17 @@ class TestStory:
             assert w.metric("task_changes_total", outcome="task_unknown") == 1
             refused = [s for s in _samples(w, "flow_engine_task_changes_total") if s["outcome"] != "accepted"]
             assert len(refused) == 2
+
+    async def test_a_migration_is_no_change_of_task(self) -> None:  # F29
+        async with watched(clinic()) as w:
+            await w.scene.started()
+            flow_id = (await w.scene.http.get("/v1/flows")).json()[0]["id"]
+            await w.scene.changed("operator")
+            await w.scene.save(flow_id, {**renamed(clinic(), "operator", "desk"), "_id": "version-2"})
+            order = {"fromVersionId": "version-1", "toVersionId": "version-2"}
+            moved = await w.scene.post(f"/v1/flows/{flow_id}/migrations?dryRun=false", order)
+            assert moved.json()["counts"]["migrated"] == 1
+            assert w.metric("task_changes_total", outcome="accepted") == 1
 
     async def test_contacts_are_counted_by_channel_and_by_how_they_end(self) -> None:  # F28, F30
         async with watched(over_many_contacts()) as w:
