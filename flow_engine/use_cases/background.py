@@ -44,8 +44,8 @@ class BackgroundDependencies:
 
 
 class BackgroundWork:
-    """Handlers of jobs by their kind. Raises TryJobAgain when a model failed. Model calls take seconds and
-    are made outside of any commit. Raises RetryLater while a store is away."""
+    """Handlers of jobs by their kind. Raises TryJobAgain when it may go better later. Model calls take
+    seconds and are made outside of any commit. Raises RetryLater while a store is away."""
 
     def __init__(self, transactor: Transactor, dependencies: BackgroundDependencies) -> None:
         self._transactor = transactor
@@ -53,7 +53,8 @@ class BackgroundWork:
 
     async def mine(self, job: Job) -> None:
         """Read the last user turns of a conversation, if nobody has yet, those after its end too (F37). Rules
-        take milliseconds, the model seconds. Raises TryJobAgain when the model failed."""
+        take milliseconds, the model seconds. Raises TryJobAgain when the model failed, and for what was read
+        by another version than the conversation is on by now."""
         loaded = await self._transactor.memory.load(job.conversation, with_turns=True)
         if loaded.session is None:
             return
@@ -62,11 +63,13 @@ class BackgroundWork:
         if request is None:
             return
         result = await self._read(job.conversation, runner, request)
-        started_at = runner.session.started_at
+        read_on = runner.session
 
         async def decide(fresh: storage.LoadedConversation) -> Decision[mining.MiningEffects | None]:
-            if fresh.session is None or fresh.session.started_at != started_at:
+            if fresh.session is None or fresh.session.started_at != read_on.started_at:
                 return Decision(None)
+            if fresh.session.content_hash != read_on.content_hash:
+                raise TryJobAgain("the conversation has moved to another version meanwhile")
             return reading(await self._transactor.resume(job.conversation, fresh), request, result)
 
         miner = ActedOn(*job.conversation, MINER)

@@ -27,6 +27,7 @@ from flow_engine.values import JsonValue
 from memory.schedule import RedisJobSchedule
 from system_prompts.loader import load_system_prompts
 from tests.api.harness import BASE_URL, HANDLER, Scene, clinic, entry, multi_contact, open_scene
+from tests.api.test_migrations import migrate, publish_next
 from tests.flow_engine.documents.samples import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -305,6 +306,32 @@ class TestOnceAndAgain:
             await work.mine(MINE)
             assert (await dump(scene))["var_string"]["value"] == "MRI"
             assert (await scene.prompt())["memoryFresh"] is True
+
+    async def test_a_reading_of_an_earlier_version_is_dropped_and_done_again(self) -> None:  # F37, A11
+        asks_for_a_number = clinic()
+        (variable,) = (v for v in asks_for_a_number["variables"] if v["_id"] == "var_string")
+        variable["type"] = "number"
+        async with talking(with_checkpoints()) as scene:
+            await scene.say("m1", "The red one")
+            work = working_on(scene, says({"var_string": "red"}, "greeted"))
+            original = work._read  # it takes seconds, and the conversation moves meanwhile
+
+            async def slow(*args: Any) -> Any:
+                result = await original(*args)
+                flow_id = await publish_next(scene, asks_for_a_number)
+                assert (await migrate(scene, flow_id, dry_run=False)).json()["counts"]["migrated"] == 1
+                return result
+
+            work._read = slow  # type: ignore[method-assign]
+            with pytest.raises(TryJobAgain):
+                await work.mine(MINE)
+            stored = await scene.memory.conversations.load(CONVERSATION)
+            assert (await dump(scene))["var_string"]["value"] is None
+            assert (stored.mining.mined_through, stored.mining.checkpoints) == (None, {})
+            assert not [e for e in await scene.events() if e.get("type") == "checkpoint"]
+            await working_on(scene, says({"var_string": 7})).mine(MINE)
+            found = (await dump(scene))["var_string"]
+            assert (found["type"], found["value"]) == ("number", 7)
 
     async def test_a_burst_of_turns_makes_one_job(self) -> None:  # F37
         async with talking() as scene:
