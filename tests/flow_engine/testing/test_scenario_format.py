@@ -239,9 +239,27 @@ def test_no_kind_of_mistake_hides_another(tmp_path: Path) -> None:
         (4, "unknown_task"),
         (5, "union_tag_not_found"),
         (6, "string_type"),
+        (6, "unknown_task"),
         (7, "duplicate_name"),
         (8, "unknown_variable"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ("status: 5", "string_type"),
+        ("tasks: welcome", "extra_forbidden"),
+        ("reachable: 5", "model_type"),
+        ("language: null", "wrong_value"),
+    ],
+)
+def test_a_mistake_of_an_expectation_hides_no_unknown_name_in_it(
+    tmp_path: Path, wrong: str, code: str
+) -> None:  # F4 F5
+    step = f"{{{wrong}, task: nowhere, missing: [basket]}}"
+    found = mistakes(tmp_path, f"scenarios: [{{name: a, steps: [expect: {step}]}}]")
+    assert sorted(each.code for each in found) == sorted([code, "unknown_task", "unknown_variable"])
 
 
 def test_tasks_and_variables_go_by_id_or_name(tmp_path: Path) -> None:  # F4 F5
