@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flow_engine.testing import recorded_test as recorded_tests
     from flow_engine.testing import replay_page as replay_reports
     from flow_engine.testing import report as scenario_results
-    from flow_engine.testing import simulation, yaml_text
+    from flow_engine.testing import simulation
     from flows import mongo_archive, mongo_records, mongo_store
     from memory import in_process as in_process_memory
     from service import (
@@ -89,7 +89,6 @@ __all__ = [
     "workspace_run",
     "workspace_settings",
     "workspace_terminal",
-    "yaml_text",
 ]
 
 _ELSEWHERE = {
@@ -112,7 +111,6 @@ _ELSEWHERE = {
     "voice_flows": "channels.voice.flow.opening",
     "voice_settings": "channels.voice.server.settings",
     "workspace_settings": "channels.workspace.assistant",
-    "yaml_text": "flow_engine.testing.yaml_text",
 }
 
 

@@ -1,18 +1,20 @@
 """`flow-engine flow simulate`: personas that talk to a version, as it was recorded or by a model."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from adapters.models.factory import build_model
-from flow_engine.errors import CallTheOperator
+from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.testing import simulation, simulations
-from flow_engine.testing.yaml_text import MAX_BYTES, FileRejected
+from flow_engine.testing.yaml_text import MAX_BYTES, Mistake
 from service import late
 from service.logs import StandardError, configure_logging
+from service.replaying import Unreadable
 from service.scenarios import RunOptions, installed_flow
 from service.settings import Settings
 
@@ -38,7 +40,7 @@ class Simulated:
 
 
 def simulate(order: Order, settings: Settings) -> Simulated:
-    """Raises FileRejected for a persona or a recording, OSError for what cannot be read, CallTheOperator
+    """Raises Unreadable for a persona and a recording, OSError for what cannot be read, CallTheOperator
     `llm_not_configured` where a model is needed and none is set, ModelFailed."""
     if order.model is not None:
         settings = settings.model_copy(update={"llm_model": order.model})
@@ -55,26 +57,39 @@ def simulate(order: Order, settings: Settings) -> Simulated:
 
 async def simulate_with(order: Order, settings: Settings, model: LanguageModel) -> Simulated:
     """By that model, unless recorded runs are played. Raises as `simulate`."""
-    persona_text = _read(order.persona)
-    persona = simulation.read_file(simulation.Persona, persona_text)
-    recording = None
+    persona, recording = simulation.reading_of(simulation.Persona, _read(order.persona)), None
+    unplayable: list[str] = []
     if order.recorded is not None:
-        recording = simulation.read_file(simulation.Recording, _read(order.recorded))
+        recording = simulation.reading_of(simulation.Recording, _read(order.recorded))
+        unplayable = _lines(order.recorded, recording.mistakes)
     options = RunOptions(limits=settings.document_limits)
-    async with installed_flow(order.version, options) as flow:
-        unknown = simulation.unknown_to(persona, flow.flow, persona_text)
-        if unknown:
-            raise FileRejected(unknown)
-        recorded = () if recording is None else recording.runs
-        play = late.simulated_calls.call if order.by_voice else simulations.play_in_text
-        pairs = [
-            await play(persona, flow, number, simulations.run_of(number, recorded), model)
-            for number in range(1, (order.runs or len(recorded) or 1) + 1)
-        ]
+    try:
+        async with installed_flow(order.version, options) as flow:
+            _refuse(_lines(order.persona, simulation.mistakes_of(persona, flow.flow)), unplayable)
+            who = cast("simulation.Persona", persona.content)  # it has no mistakes
+            recorded = () if recording is None or recording.content is None else recording.content.runs
+            play = late.simulated_calls.call if order.by_voice else simulations.play_in_text
+            pairs = [
+                await play(who, flow, number, simulations.run_of(number, recorded), model)
+                for number in range(1, (order.runs or len(recorded) or 1) + 1)
+            ]
+    except CorrectTheInput as unusable:
+        _refuse(_lines(order.persona, persona.mistakes), unplayable, unusable.detail)
+        raise
     if order.record is not None:
         text = simulation.write_recording(simulation.Recording(runs=tuple(run for run, _ in pairs)))
         order.record.write_text(text, encoding="utf-8")
-    return Simulated(persona, [verdict for _, verdict in pairs])
+    return Simulated(who, [verdict for _, verdict in pairs])
+
+
+def _lines(file: Path, mistakes: Iterable[Mistake]) -> list[str]:
+    return [f"{file}: line {m.line}: {m.pointer or '/'} {m.code}: {m.message}" for m in mistakes]
+
+
+def _refuse(persona: Sequence[str], recording: Sequence[str], *version: str) -> None:
+    """Raises Unreadable with all of these, if one of the first two has any."""
+    if persona or recording:
+        raise Unreadable(*persona, *recording, *version)
 
 
 def _read(path: Path) -> bytes:

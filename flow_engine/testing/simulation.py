@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from xml.etree import ElementTree as Xml
 
 import pydantic
@@ -18,14 +18,15 @@ from pydantic import ValidationError
 
 from flow_engine.documents.findings import problems_of
 from flow_engine.errors import pointer
+from flow_engine.json_values import as_object
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.testing import format
 from flow_engine.testing.bench import InstalledFlow
 from flow_engine.testing.expectations import Outcome, Seen, differences, unexpected
-from flow_engine.testing.parsing import unknown_in
+from flow_engine.testing.parsing import sound_part, unknown_in
 from flow_engine.testing.report import FAILED, PASSED, add_problem, clean
 from flow_engine.testing.running import Player
-from flow_engine.testing.yaml_text import FileRejected, Mistake, read_yaml
+from flow_engine.testing.yaml_text import FileRejected, Mistake, Node, read_yaml
 from flow_engine.vocabulary import Channel
 
 MOST_TURNS = 100
@@ -133,23 +134,39 @@ class RunVerdict:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def read_file(shape: type[Read], text: bytes) -> Read:
-    """A persona or a recording. Raises FileRejected with every mistake. YAML in UTF-8, at most 512 KiB."""
-    root, mistakes = read_yaml(text)
+@dataclass(frozen=True, slots=True)
+class Reading(Generic[Read]):
+    """What was read of a file, sound or not: `content` is None where it has mistakes, `root` where its text
+    could not be read to its end, or nobody wrote one."""
+
+    content: Read | None
+    root: Node | None = None
+    mistakes: Sequence[Mistake] = ()
+
+
+def reading_of(shape: type[Read], text: bytes) -> Reading[Read]:
+    """A persona or a recording. YAML in UTF-8, at most 512 KiB."""
+    try:
+        root, mistakes = read_yaml(text)
+    except FileRejected as rejected:
+        return Reading(None, mistakes=rejected.mistakes)
+    read = None
     try:
         read = shape.model_validate(root.value)
     except ValidationError as error:
-        mistakes = [
-            *mistakes,
-            *(
-                Mistake(root.line_of(found.place), pointer(*found.place), found.kind, found.message)
-                for found in problems_of(error)
-            ),
-        ]
-        raise FileRejected(mistakes) from None
-    if mistakes:
-        raise FileRejected(mistakes)
-    return read
+        mistakes += (
+            Mistake(root.line_of(found.place), pointer(*found.place), found.kind, found.message)
+            for found in problems_of(error)
+        )
+    return Reading(None if mistakes else read, root, FileRejected(mistakes).mistakes)
+
+
+def read_file(shape: type[Read], text: bytes) -> Read:
+    """A persona or a recording. Raises FileRejected with every mistake. YAML in UTF-8, at most 512 KiB."""
+    reading = reading_of(shape, text)
+    if reading.content is None:
+        raise FileRejected(reading.mistakes)
+    return reading.content
 
 
 def persona_schema() -> dict[str, Any]:
@@ -157,20 +174,24 @@ def persona_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Persona.model_json_schema()}
 
 
-def unknown_to(persona: Persona, flow: CompiledFlow, text: bytes | None) -> list[Mistake]:
-    """What the persona expects of tasks, variables and tools that the flow does not have. `text` is the YAML
-    that it was read from; without one the lines mean nothing."""
-    unknown = [*unknown_in(persona.expect, flow)]
-    root = read_yaml(text)[0] if unknown and text is not None else None
-    return [
+def mistakes_of(persona: Reading[Persona], flow: CompiledFlow) -> Sequence[Mistake]:
+    """All of a persona, by line: of its text, of its shape, and the tasks, variables and tools that it names
+    in what it expects and the flow does not have. Where nobody wrote a text the lines mean nothing."""
+    root = persona.root
+    if persona.content is not None:
+        expected = persona.content.expect
+    else:
+        expected = sound_part(None if root is None else as_object(root.value).get("expect"))
+    unknown = [
         Mistake(
             1 if root is None else root.line_of(("expect", key)),
             pointer("expect", key),
             "unknown_name",
             message,
         )
-        for key, _, message in unknown
+        for key, _, message in unknown_in(expected, flow)
     ]
+    return FileRejected([*persona.mistakes, *unknown]).mistakes
 
 
 def turns_as_json(run: Run) -> Sequence[Mapping[str, Any]]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import orjson
@@ -29,7 +29,7 @@ from flow_engine.ports.tries import KeptTry, TryStore
 from flow_engine.testing import simulated_user, simulation
 from flow_engine.testing.bench import InstalledFlow
 from flow_engine.testing.trial import TryRecord
-from flow_engine.testing.yaml_text import FileRejected, Mistake
+from flow_engine.testing.yaml_text import Mistake
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.submissions import Submission
 
@@ -208,21 +208,36 @@ class Simulations:
         """Returns when all runs are over, or time is. Raises CorrectTheInput `persona_invalid`,
         `recording_invalid`, `document_invalid`, each with every mistake, LookElsewhere `flow_unknown`,
         `version_unknown`, CallTheOperator `model_not_configured`, ReloadAndDecide `too_many_simulations`."""
-        persona = _read(simulation.Persona, order.persona, "persona")
-        recording = None
+        persona, recording = _read(simulation.Persona, order.persona), None
         if order.recording is not None:
-            recording = _read(simulation.Recording, order.recording, "recording")
-        recorded = () if recording is None else recording.runs
+            recording = _read(simulation.Recording, order.recording)
+        unplayable = [] if recording is None else _findings(recording.mistakes, order.recording, "recording")
+        recorded = () if recording is None or recording.content is None else recording.content.runs
         wanted = (len(recorded) or 1) if order.runs is None else order.runs
         wanted = min(wanted, MOST_RUNS)
-        _, submission = await self._parts.designing.submitted(
-            tenant_id, flow_id, order.document, order.version_id, author=author
-        )
-        if wanted and not recorded and isinstance(self._parts.model, NoModel):
+        try:
+            _, submission = await self._parts.designing.submitted(
+                tenant_id, flow_id, order.document, order.version_id, author=author
+            )
+        except CorrectTheInput:
+            _refuse(_findings(persona.mistakes, order.persona, "persona"), unplayable)
+            raise
+        if wanted and recording is None and isinstance(self._parts.model, NoModel):
             raise CallTheOperator(
                 "model_not_configured",
                 "no model is configured to play the persona: set FLOW_ENGINE_LLM_MODEL, or send a recording",
             )
+        with self._one_more(tenant_id):
+            async with self._parts.install(submission, flow_id) as flow:
+                mistakes = simulation.mistakes_of(persona, flow.flow)
+                _refuse(_findings(mistakes, order.persona, "persona"), unplayable)
+                who = cast("simulation.Persona", persona.content)  # it has no mistakes
+                done = await self._play(who, flow, recorded, wanted, order)
+                return self._reply(who, flow, done, wanted, order)
+
+    @contextmanager
+    def _one_more(self, tenant_id: str) -> Generator[None]:
+        """Raises ReloadAndDecide `too_many_simulations`."""
         if self._running[tenant_id] >= self._limits.at_once:
             raise ReloadAndDecide(
                 "too_many_simulations",
@@ -231,17 +246,7 @@ class Simulations:
             )
         self._running[tenant_id] += 1
         try:
-            async with self._parts.install(submission, flow_id) as flow:
-                text = order.persona.encode() if isinstance(order.persona, str) else None
-                unknown = simulation.unknown_to(persona, flow.flow, text)
-                if unknown:
-                    raise CorrectTheInput(
-                        "persona_invalid",
-                        "the flow has not all that the persona expects",
-                        _findings(unknown, order.persona, "persona"),
-                    )
-                done = await self._play(persona, flow, recorded, wanted, order)
-                return self._reply(persona, flow, done, wanted, order)
+            yield
         finally:
             self._running[tenant_id] -= 1
             self._running += Counter()  # of tenants that have none nothing is kept
@@ -315,15 +320,19 @@ class Simulations:
         )
 
 
-def _read(shape: type[simulation.Read], given: simulation.Read | str, what: str) -> simulation.Read:
-    """Raises CorrectTheInput `<what>_invalid`, with the line and JSON pointer of every mistake in YAML."""
-    if not isinstance(given, str):
-        return given
-    try:
-        return simulation.read_file(shape, given.encode())
-    except FileRejected as rejected:
-        findings = _findings(rejected.mistakes, given, what)
-        raise CorrectTheInput(f"{what}_invalid", f"the {what} cannot be read", findings) from None
+def _read(shape: type[simulation.Read], given: simulation.Read | str) -> simulation.Reading[simulation.Read]:
+    if isinstance(given, str):
+        return simulation.reading_of(shape, given.encode())
+    return simulation.Reading(given)
+
+
+def _refuse(persona: Sequence[Finding], recording: Sequence[Finding]) -> None:
+    """Raises CorrectTheInput with all of these, if there are any: `persona_invalid`, or `recording_invalid`
+    where the persona has none."""
+    if persona:
+        raise CorrectTheInput("persona_invalid", "the persona cannot be used", [*persona, *recording])
+    if recording:
+        raise CorrectTheInput("recording_invalid", "the recording cannot be read", recording)
 
 
 def _findings(mistakes: Iterable[Mistake], given: object, what: str) -> list[Finding]:

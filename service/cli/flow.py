@@ -417,9 +417,9 @@ def simulate(
     except OSError as error:
         typer.echo(f"{error.filename}: {error.strerror}", err=True)
         raise typer.Exit(UNREADABLE) from None
-    except late.yaml_text.FileRejected as rejected:
-        for mistake in rejected.mistakes:
-            typer.echo(f"line {mistake.line}: {mistake.pointer} {mistake.code}: {mistake.message}", err=True)
+    except late.replaying.Unreadable as unreadable:
+        for line in unreadable.lines:
+            typer.echo(line, err=True)
         raise typer.Exit(UNREADABLE) from None
     except ModelFailed as failed:
         typer.echo(f"the model failed: {failed}", err=True)

@@ -157,6 +157,24 @@ async def test_mistakes_in_yaml_have_a_pointer_and_a_line(scene: Scene) -> None:
     assert reply["errors"][1]["message"].startswith("line 3: ")
 
 
+async def test_no_mistake_hides_another(scene: Scene) -> None:
+    persona = yaml.safe_dump({**RUTH, "maxTurns": 0, "expect": {"task": "nowhere", "status": 5}})
+    both = {"persona": None, "personaYaml": persona, "recordingYaml": "runs: 1"}
+    in_persona = ["/personaYaml/expect/status", "/personaYaml/expect/task", "/personaYaml/maxTurns"]
+    _, code, places = await refused(scene, **both)
+    assert (code, sorted(places)) == ("persona_invalid", [*in_persona, "/recordingYaml/runs"])
+    _, code, places = await refused(scene, persona={**RUTH, "expect": {"task": "x"}}, recordingYaml="runs: 1")
+    assert (code, places) == ("persona_invalid", ["/persona/expect/task", "/recordingYaml/runs"])
+    # Without a flow that has names.
+    _, code, places = await refused(scene, **both, document={"tasks": []})
+    assert code == "persona_invalid"
+    assert sorted(places) == ["/personaYaml/expect/status", "/personaYaml/maxTurns", "/recordingYaml/runs"]
+    assert (await refused(scene, **{**both, "personaYaml": "["}))[2] == [
+        "/personaYaml",
+        "/recordingYaml/runs",
+    ]
+
+
 @pytest.mark.parametrize(
     ("body", "code", "places"),
     [

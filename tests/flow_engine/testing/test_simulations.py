@@ -313,6 +313,30 @@ def test_a_recording_that_cannot_be_played_ends_with_2_and_its_place(
     assert line in done.stderr
 
 
+def test_no_mistake_hides_another_and_each_is_in_its_file(tmp_path: Path) -> None:
+    persona = PERSONA.replace("{task: colleague}", "{task: nowhere, status: 5}") + "    shoes: red\n"
+    done = played(tmp_path, persona=persona, recorded="runs: []")
+    assert done.exit_code == 2
+    of_persona, of_recording = f"{tmp_path / 'persona.yaml'}: line", f"{tmp_path / 'recorded.yaml'}: line"
+    for place in (
+        "7: /expect/task unknown_name",
+        "7: /expect/status string_type",
+        "8: /shoes extra_forbidden",
+    ):
+        assert f"{of_persona} {place}: " in done.stderr
+    assert f"{of_recording} 1: /runs refused: " in done.stderr
+
+
+def test_a_version_that_cannot_be_used_hides_no_mistake_of_a_file(tmp_path: Path) -> None:
+    version = written(tmp_path, "version.json", "{}")
+    persona = written(tmp_path, "persona.yaml", "name: Ruth")
+    recorded = written(tmp_path, "recorded.yaml", "runs: []")
+    done = simulate(version, "--persona", persona, "--recorded", recorded)
+    assert done.exit_code == 2
+    for part in ("/goal missing", "/runs refused", "version.json"):
+        assert part in done.stderr
+
+
 def test_files_that_are_not_there_end_with_2(tmp_path: Path) -> None:
     persona = written(tmp_path, "persona.yaml", PERSONA)
     recorded = written(tmp_path, "recorded.yaml", RECORDED)
