@@ -29,7 +29,7 @@ from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
 from flow_engine.linting import CODES, Severity
 from flow_engine.ports.models import ModelFailed
 from flow_engine.use_cases.submissions import Submissions
-from flows.samples import VersionFile, unwrapped
+from flows.samples import UNNAMED_FLOW, VersionFile, unwrapped
 from service import late
 from service.settings import Settings, read_settings
 from system_prompts.loader import load_system_prompts
@@ -99,11 +99,13 @@ def _checked(name: str, submissions: Submissions) -> FileReport:
     report = FileReport(file=name, valid=False, draft=False, errors=[], warnings=[])
     try:
         text = _bytes_of(name)
-        file = unwrapped(orjson.loads(text), text)
     except OSError as error:
         return {**report, "unreadable": error.strerror or "cannot be read"}
-    except orjson.JSONDecodeError as error:
-        return {**report, "unreadable": f"not JSON: {error}"}
+    undecodable = ""
+    try:
+        file = unwrapped(orjson.loads(text), text)
+    except orjson.JSONDecodeError as error:  # of JSON that is too deep as well
+        file, undecodable = VersionFile(None, UNNAMED_FLOW, "", ()), f"not JSON: {error}"
     report["draft"] = isinstance(file.version, Mapping) and file.version.get("draft") is True
     try:
         submission = submissions.check(
@@ -114,6 +116,8 @@ def _checked(name: str, submissions: Submissions) -> FileReport:
             integers=file.integers,
         )
     except CorrectTheInput as refusal:
+        if refusal.code == "json_invalid":
+            return {**report, "unreadable": undecodable}
         return {**report, "errors": _rows(refusal.findings, file.place)}
     return {**report, "valid": True, "warnings": _rows(submission.warnings, file.place)}
 

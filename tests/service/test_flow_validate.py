@@ -117,6 +117,17 @@ def test_one_that_is_too_deep_fails_whatever_its_integers_are(file: Path) -> Non
     assert [row["code"] for row in report["files"][0]["errors"]] == ["too_deep"]
 
 
+@pytest.mark.parametrize(
+    "text", ["[" * 2_000 + "]" * 2_000, '{"version": ' + "[" * 200_000], ids=["", "open"]
+)
+def test_one_that_is_too_deep_to_be_decoded_is_refused_as_by_a_save(file: Path, text: str) -> None:  # F9
+    file.write_text(text, "utf-8")
+    code, report = as_json(str(file))
+    [found] = report["files"]
+    assert (code, "unreadable" in found) == (1, False)
+    assert [(row["pointer"], row["code"]) for row in found["errors"]] == [("", "too_deep")]
+
+
 def test_pointers_lead_into_the_file_that_was_given(file: Path) -> None:  # F9
     wrapped = {"flow": {"_id": "flow-1"}, "version": suspicious()}
     file.write_text(json.dumps(wrapped), "utf-8")
