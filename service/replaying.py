@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -30,6 +31,8 @@ from service.wiring import kept_journal, new_id, open_flow_database, open_memory
 from system_prompts.loader import load_system_prompts
 
 ADDRESS = "http://127.0.0.1:8080"
+MOST_MISTAKES = 100
+"""Of a file of recordings, told at once."""
 
 
 class Unreadable(Exception):
@@ -148,19 +151,29 @@ async def _chosen(source: Source, flow_id: str | None) -> AsyncGenerator[tuple[s
 
 
 def _of_file(file: Path) -> Iterator[tuple[str, Recording]]:
-    """One after the other: a file may be larger than what there is of memory. Raises Unreadable."""
-    number = 0
+    """One after the other: a file may be larger than what there is of memory. None is given after a line with
+    a mistake. Raises Unreadable with the first `MOST_MISTAKES` of all lines."""
+    mistakes: list[str] = []
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield f"{file}:{number}", read_recording(line)
+                if len(mistakes) >= MOST_MISTAKES:
+                    break
+                if not line.strip():
+                    continue
+                place = f"{file}:{number}"
+                try:
+                    recording = read_recording(line)
+                except CorrectTheInput as refused:
+                    found = (f"{place}: {f.pointer or '/'} {f.code}: {f.message}" for f in refused.findings)
+                    mistakes += islice(found, MOST_MISTAKES - len(mistakes))
+                    continue
+                if not mistakes:
+                    yield place, recording
     except OSError as error:
-        raise Unreadable(f"{file}: {error.strerror or 'it cannot be read'}") from None
-    except CorrectTheInput as refused:
-        raise Unreadable(
-            *(f"{file}:{number}: {f.pointer or '/'} {f.code}: {f.message}" for f in refused.findings)
-        ) from None
+        mistakes.append(f"{file}: {error.strerror or 'it cannot be read'}")
+    if mistakes:
+        raise Unreadable(*mistakes)
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.connection import connect
 from service.cli import app
+from service.replaying import MOST_MISTAKES
 from service.wiring import FlowDatabase
 from tests.api.harness import Scene, SettableClock, clinic, entry, needs, open_scene
 from tests.redis_fixture import RedisServer
@@ -139,6 +140,20 @@ def test_an_end_of_the_file_that_is_no_recording_is_2(tmp_path: Path, file: Path
     code, out, err = run(version(tmp_path), "--conversations", file)
     assert (code, out) == (2, "")
     assert f"{file}:6: /formatVersion literal_error: " in err
+
+
+def test_every_line_that_is_no_recording_is_told_at_once(tmp_path: Path, recordings: list[bytes]) -> None:
+    file = tmp_path / "mixed.jsonl"
+    file.write_bytes(b"\n".join([recordings[0], b"{", b'{"formatVersion": 9}', recordings[1], b"[]"]))
+    code, out, err = run(version(tmp_path), "--conversations", file)
+    assert (code, out) == (2, "")
+    for place in ("2: / ", "3: /formatVersion literal_error: ", "3: /entries missing: ", "5: / "):
+        assert f"{file}:{place}" in err
+    assert f"{file}:4: " not in err
+
+    file.write_bytes(b"{}\n" * 1_000)
+    code, _, err = run(version(tmp_path), "--conversations", file)
+    assert (code, len(err.splitlines())) == (2, MOST_MISTAKES)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"{", b"[]", b"\xff"])
