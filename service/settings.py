@@ -224,8 +224,8 @@ class Settings(BaseSettings):
         )
 
 
-_URLS = frozenset(("redis_url", "mongo_url", "webhook_url"))
-"""Settings that may carry a password, or a token in their query."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^,\s]*")
+"""Any may carry a password, or a token in its query. In a list they are parted by commas."""
 _HIDDEN = "***"
 
 
@@ -235,16 +235,19 @@ def variable_of(name: str) -> str:
 
 
 def shown_value(name: str, value: object) -> str:
-    """A setting as it may be printed: of a URL no user, no password and no value of its query. What is no URL
-    is not shown, for its parts cannot be told from one another."""
-    text = str(value)
-    if name not in _URLS or value is None:
-        return text
+    """A setting as it may be printed: of each URL in it no user, no password and no value of its query. What
+    should be one and is not is not shown, for its parts cannot be told from one another."""
+    if not isinstance(value, str):
+        return str(value)
+    return _shown_url(value) if name.endswith("_url") else _URL.sub(lambda found: _shown_url(found[0]), value)
+
+
+def _shown_url(text: str) -> str:
     try:
         parts = urlsplit(text)
     except ValueError:  # a bracket that is not closed, say
         return f"{_HIDDEN} (no URL)"
-    if not parts.scheme or not (parts.netloc or parts.path):
+    if not parts.netloc and not (parts.scheme == "unix" and parts.path):
         return f"{_HIDDEN} (no URL)"
     at, host = parts.netloc.rpartition("@")[1:]
     options = (each.partition("=") for each in parts.query.split("&") if each)

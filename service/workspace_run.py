@@ -46,7 +46,8 @@ async def gateway_base(
     own = read_settings(assistant.WorkspaceSettings)
     url = options.gateway or own.gateway_url
     if url is not None and file is None:
-        yield Base(base_url(url), own.gateway_key)
+        key = None if own.gateway_key is None else own.gateway_key.get_secret_value()
+        yield Base(base_url(url), key)
         return
     gateway = read_settings(GatewaySettings)
     file = file or gateway_file(options.config, gateway)

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, cast
 from uuid import uuid4
 
 import orjson
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from adapters.models.answers import estimated_tokens
@@ -67,7 +67,7 @@ class WorkspaceSettings(BaseSettings):
     gateway_url: str | None = Field(
         default=None, description="The gateway that the assistant asks; unset: one in its own process"
     )
-    gateway_key: str | None = Field(default=None, description="The key for that gateway")
+    gateway_key: SecretStr | None = Field(default=None, description="The key for that gateway")
 
 
 class MaxIterationsExceeded(Exception):

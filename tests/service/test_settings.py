@@ -304,6 +304,15 @@ class TestShowing:
             ("redis_url", "unix:///run/redis?password=hush", "unix:///run/redis?password=***"),
             ("webhook_url", "https://hooks.example.com/in?hush", "https://hooks.example.com/in?***"),
             ("mongo_url", "mongodb://[::1?hush", "*** (no URL)"),
+            ("gateway_url", "https://ada:hush@gateway.example/v1", "https://***@gateway.example/v1"),
+            ("gateway_url", "ada:hush@gateway.example", "*** (no URL)"),
+            ("engine_url", "http://:hush@engine:8080?key=hush", "http://***@engine:8080?key=***"),
+            ("realtime_url", "wss://voice.example/v1?key=hush", "wss://voice.example/v1?key=***"),
+            (
+                "chat_mcp_servers",
+                "crm=https://ada:hush@crm.example/mcp,pay=https://pay.example/mcp?token=hush",
+                "crm=https://***@crm.example/mcp,pay=https://pay.example/mcp?token=***",
+            ),
         ],
     )
     def test_a_url_is_shown_without_its_password(
@@ -316,10 +325,11 @@ class TestShowing:
         assert "hu%40sh" not in shown
 
     def test_a_secret_is_stars(self, environment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        environment(webhook_secret="sixteen-letters!")
+        environment(webhook_secret="sixteen-letters!", gateway_key="sk-of-the-gateway")
         shown = self.shown(monkeypatch)
-        assert "**********" in shown
+        assert shown.count("**********") == 2
         assert "sixteen-letters!" not in shown
+        assert "sk-of-the-gateway" not in shown
 
 
 class TestLogs:
