@@ -1,7 +1,9 @@
 """`flow-engine flow import`: a flow of another system as a draft, and what could not be carried."""
 
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, cast
 
@@ -10,7 +12,7 @@ import typer
 from pydantic import JsonValue
 
 from flow_engine.documents import DocumentLimits, parse_json
-from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.importing import IMPORTERS, OriginalFormat, gathered
 from flow_engine.testing.yaml_text import FileRejected, read_yaml
 
@@ -36,7 +38,7 @@ def import_flow(
     """Print another system's flow as a draft; what could not be carried on standard error: exit code 0 done,
     2 unreadable."""
     try:
-        whole = _whole(original, _contents(files))
+        whole = _whole(original, files, _contents(files))
         draft = IMPORTERS[original](whole)
     except CorrectTheInput as refusal:
         for each in refusal.findings:
@@ -48,50 +50,66 @@ def import_flow(
         typer.echo(f"{remark['kept']} {remark['pointer'] or '/'}: {remark['message']}", err=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """`name` is its path inside its folder or archive, `path` that with the folder's or the archive's."""
+
+    name: str
+    path: str
+    body: bytes
+
+
 def _contents(files: Sequence[Path]) -> Mapping[str, JsonValue]:
-    """What stands in every file, by its name. Raises CorrectTheInput `too_large`, `unreadable`,
-    `original_invalid` with every mistake of every file."""
+    """What stands in every file, by its name, by its path where several have that name. Raises
+    CorrectTheInput `too_large`, `unreadable`, `original_invalid` with every mistake of every file."""
     contents: dict[str, JsonValue] = {}
     mistakes: list[Finding] = []
+    found: list[_File] = []
     left = MAX_BYTES
-    for name, body in _bodies(files):
-        if (left := left - len(body)) < 0:
+    for file in _bodies(files):
+        if (left := left - len(file.body)) < 0:
             raise CorrectTheInput("too_large", f"accepted are at most {MAX_BYTES} bytes in all")
+        found.append(file)
+    namesakes = Counter(file.name for file in found)
+    for file in found:
+        name = file.name if namesakes[file.name] == 1 else file.path
         try:
-            contents[name] = _decoded(name, body)
+            body = _decoded(name, file.body)
         except CorrectTheInput as refusal:
             mistakes += refusal.findings
+        else:
+            if contents.setdefault(name, body) != body:
+                mistakes.append(Finding("", "duplicate_key", f"{name}: given twice"))
     if mistakes:
         raise CorrectTheInput("original_invalid", "not every file can be read", mistakes)
     return contents
 
 
-def _bodies(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
-    """Every JSON and YAML file by its path, inside a folder or an archive by its path in there."""
+def _bodies(files: Sequence[Path]) -> Iterator[_File]:
+    """Every JSON and YAML file, of a folder and of an archive too."""
     for path in files:
         try:
             if path.is_dir():
                 for each in sorted(path.rglob("*")):
                     if each.suffix in {".json", ".yml", ".yaml"} and each.is_file():
-                        yield each.relative_to(path).as_posix(), each.read_bytes()
+                        yield _File(each.relative_to(path).as_posix(), each.as_posix(), each.read_bytes())
             elif path.suffix == ".zip":
                 yield from _unpacked(path)
             else:
-                namesakes = sum(other.name == path.name for other in files)
-                yield path.name if namesakes == 1 else path.as_posix(), path.read_bytes()
+                yield _File(path.name, path.as_posix(), path.read_bytes())
         except (OSError, zipfile.BadZipFile) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or "cannot be read"
             raise CorrectTheInput("unreadable", f"{path}: {reason}") from None
 
 
-def _unpacked(path: Path) -> Iterator[tuple[str, bytes]]:
+def _unpacked(path: Path) -> Iterator[_File]:
     with zipfile.ZipFile(path) as archive:
         members = [each for each in archive.infolist() if each.filename.endswith(".json")]
         if sum(each.file_size for each in members) > MAX_BYTES:
             raise CorrectTheInput("too_large", f"{path}: accepted are at most {MAX_BYTES} bytes, unpacked")
         for each in members:
             with archive.open(each) as member:
-                yield each.filename, member.read(each.file_size)
+                yield _File(each.filename, f"{path.as_posix()}/{each.filename}", member.read(each.file_size))
 
 
 def _decoded(name: str, body: bytes) -> JsonValue:
@@ -115,22 +133,38 @@ def _decoded(name: str, body: bytes) -> JsonValue:
     raise CorrectTheInput("original_invalid", name, found)
 
 
-def _whole(original: OriginalFormat, contents: Mapping[str, JsonValue]) -> JsonValue:
+def _whole(original: OriginalFormat, files: Sequence[Path], contents: Mapping[str, JsonValue]) -> JsonValue:
     """What an importer reads: one document, a Dialogflow package gathered, Rasa's files merged."""
-    if original == "dialogflow-cx" and len(contents) > 1:
-        return gathered(contents)
     if original == "rasa":
-        whole: dict[str, JsonValue] = {}
-        for body in contents.values():  # Rasa reads all files of a folder as one
-            for key, value in body.items() if isinstance(body, dict) else ():
-                known = whole.get(key)
-                if isinstance(known, dict) and isinstance(value, dict):
-                    whole[key] = {**known, **value}
-                elif isinstance(known, list) and isinstance(value, list):
-                    whole[key] = [*known, *value]
-                else:
-                    whole[key] = value
-        return whole
+        return _merged(contents)
+    if original == "dialogflow-cx" and len(contents) > 1:
+        if len(files) > 1:
+            raise CorrectTheInput("several_files", f"accepted is one package of {original}, not {len(files)}")
+        return gathered(contents)
     if len(contents) != 1:
         raise CorrectTheInput("several_files", f"accepted is one file of {original}, not {len(contents)}")
     return next(iter(contents.values()))
+
+
+def _merged(contents: Mapping[str, JsonValue]) -> JsonValue:
+    """Rasa reads all files of a folder as one. Raises CorrectTheInput `original_invalid` with everything
+    that several files say, and each in another way."""
+    whole: dict[str, JsonValue] = {}
+    twice: list[Finding] = []
+    for name, body in contents.items():
+        for key, value in body.items() if isinstance(body, dict) else ():
+            known = whole.get(key)
+            if isinstance(known, dict) and isinstance(value, dict):
+                twice += (
+                    Finding(pointer(key, each), "duplicate_key", f"given twice, the second time in {name}")
+                    for each in value
+                    if each in known and known[each] != value[each]
+                )
+                whole[key] = {**known, **value}
+            elif isinstance(known, list) and isinstance(value, list):
+                whole[key] = [*known, *value]
+            elif value is not None or key not in whole:
+                whole[key] = value
+    if twice:
+        raise CorrectTheInput("original_invalid", "files say the same in several ways", twice)
+    return whole

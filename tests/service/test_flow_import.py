@@ -65,6 +65,50 @@ def test_files_of_one_name_in_several_folders_are_all_read(tmp_path: Path) -> No
     assert {"hello", "goodbye"} <= {task["_id"] for task in json.loads(out)["tasks"]}
 
 
+def test_no_file_of_a_folder_takes_the_place_of_one_of_another_folder(tmp_path: Path) -> None:
+    for folder, name in (("d1", "hello"), ("d2", "goodbye")):
+        (tmp_path / folder).mkdir()
+        text = f"flows: {{{name}: {{description: Say {name}, steps: [{{noop: true}}]}}}}\n"
+        (tmp_path / folder / "flows.yml").write_text(text)
+    code, out, _ = run("rasa", tmp_path / "d1", tmp_path / "d2")
+    assert code == 0
+    assert {"hello", "goodbye"} <= {task["_id"] for task in json.loads(out)["tasks"]}
+    (tmp_path / "d2" / "flows.yml").write_text("flows: [")
+    assert (
+        f"not_yaml: {tmp_path.as_posix()}/d2/flows.yml, line"
+        in run("rasa", tmp_path / "d1", tmp_path / "d2")[2]
+    )
+
+
+def test_what_two_files_say_of_one_flow_is_told(tmp_path: Path) -> None:
+    flows = "flows: {one: {description: %s}, two: {description: Two}, three: {description: %s}}\n"
+    (tmp_path / "a.yml").write_text(flows % ("First", "First"))
+    (tmp_path / "b.yml").write_text(flows % ("Second", "Second"))
+    (tmp_path / "c.yml").write_text("flows:\n")
+    code, out, err = run("rasa", tmp_path)
+    assert (code, out) == (2, "")
+    for name in ("one", "three"):
+        assert f"/flows/{name}: duplicate_key: given twice, the second time in b.yml\n" in err
+    assert "/flows/two" not in err
+
+
+def test_of_dialogflow_one_package_is_read(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(PACKAGE, tmp_path / name)
+    code, out, err = run("dialogflow-cx", tmp_path / "one", tmp_path / "two")
+    assert (code, out) == (2, "")
+    assert "accepted is one" in err
+
+
+def test_an_archive_with_two_files_of_one_name_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as written:
+        written.writestr("a.json", "{}")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            written.writestr("a.json", "[]")
+    code, _, err = run("retell", tmp_path / "a.zip")
+    assert (code, "a.zip/a.json: given twice" in err) == (2, True)
+
+
 def test_remarks_stand_beside_the_document_in_json() -> None:
     code, out, err = run("retell", FOLDER / "retell.json", "--json")
     printed: Any = json.loads(out)
