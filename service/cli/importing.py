@@ -1,8 +1,11 @@
 """`flow-engine flow import`: a flow of another system as a draft, and what could not be carried."""
 
+import lzma
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, cast
@@ -18,7 +21,10 @@ from flow_engine.testing.yaml_text import FileRejected, read_yaml
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Of all files of an original together, unpacked."""
-UNREADABLE = 2
+_UNREADABLE: Final = (
+    *(OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(RuntimeError, ValueError),  # of an archive that is encrypted, or whose names are damaged
+)
 
 
 def import_flow(
@@ -61,12 +67,12 @@ class _File:
 
 def _contents(files: Sequence[Path]) -> Mapping[str, JsonValue]:
     """What stands in every file, by its name, by its path where several have that name. Raises
-    CorrectTheInput `too_large`, `unreadable`, `original_invalid` with every mistake of every file."""
+    CorrectTheInput `too_large`, `original_invalid` with every mistake of every file."""
     contents: dict[str, JsonValue] = {}
     mistakes: list[Finding] = []
     found: list[_File] = []
     left = MAX_BYTES
-    for file in _bodies(files):
+    for file in _bodies(files, mistakes):
         if (left := left - len(file.body)) < 0:
             raise CorrectTheInput("too_large", f"accepted are at most {MAX_BYTES} bytes in all")
         found.append(file)
@@ -85,21 +91,28 @@ def _contents(files: Sequence[Path]) -> Mapping[str, JsonValue]:
     return contents
 
 
-def _bodies(files: Sequence[Path]) -> Iterator[_File]:
-    """Every JSON and YAML file, of a folder and of an archive too."""
-    for path in files:
+def _bodies(files: Sequence[Path], mistakes: list[Finding]) -> Iterator[_File]:
+    """Every JSON and YAML file, of a folder and of an archive too. What cannot be read is added to
+    `mistakes`."""
+    for given, path in ((root, each) for root in files for each in _inside(root)):
         try:
-            if path.is_dir():
-                for each in sorted(path.rglob("*")):
-                    if each.suffix in {".json", ".yml", ".yaml"} and each.is_file():
-                        yield _File(each.relative_to(path).as_posix(), each.as_posix(), each.read_bytes())
-            elif path.suffix == ".zip":
+            if path == given and path.suffix == ".zip":
                 yield from _unpacked(path)
             else:
-                yield _File(path.name, path.as_posix(), path.read_bytes())
-        except (OSError, zipfile.BadZipFile) as error:
+                name = path.name if path == given else path.relative_to(given).as_posix()
+                yield _File(name, path.as_posix(), path.read_bytes())
+        except _UNREADABLE as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or "cannot be read"
-            raise CorrectTheInput("unreadable", f"{path}: {reason}") from None
+            mistakes.append(Finding("", "unreadable", f"{path}: {reason}"))
+
+
+def _inside(path: Path) -> Sequence[Path]:
+    """The files of a folder; what is none is the only one."""
+    with suppress(OSError):  # which is told where it is read
+        if path.is_dir():
+            found = (each for each in path.rglob("*") if each.suffix in {".json", ".yml", ".yaml"})
+            return sorted(each for each in found if each.is_file())
+    return [path]
 
 
 def _unpacked(path: Path) -> Iterator[_File]:

@@ -179,6 +179,40 @@ def test_files_that_are_none_or_too_many_end_with_2(tmp_path: Path) -> None:
     assert run("voiceflow", FOLDER / "retell.json")[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("offset", "in_directory", "byte"),
+    [(6, 8, 1), (8, 10, 77), (30 + len("agent.json"), None, 0xFF)],
+    ids=["encrypted", "packed in an unknown way", "damaged"],
+)
+def test_an_archive_that_cannot_be_unpacked_is_named(
+    offset: int, in_directory: int | None, byte: int, tmp_path: Path
+) -> None:
+    archive = tmp_path / "agent.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as written:
+        written.writestr("agent.json", json.dumps({"flows": ["x" * 1_000]}))
+    content = bytearray(archive.read_bytes())
+    content[offset] = byte
+    if in_directory is not None:
+        content[content.index(b"PK\x01\x02") + in_directory] = byte
+    archive.write_bytes(content)
+    code, out, err = run("dialogflow-cx", archive)
+    assert (code, out) == (2, "")
+    assert f"unreadable: {archive}: cannot be read\n" in err
+
+
+def test_every_file_that_cannot_be_read_is_named_beside_what_is_wrong_in_others(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{")
+    (tmp_path / "broken.zip").write_bytes(b"PK nothing")
+    code, out, err = run(
+        "retell", *(tmp_path / name for name in ("n1.json", "a.json", "broken.zip", "n2.json"))
+    )
+    assert (code, out) == (2, "")
+    for name in ("n1.json", "n2.json"):
+        assert f"unreadable: {tmp_path / name}: No such file or directory\n" in err
+    assert "json_invalid: a.json: " in err
+    assert f"unreadable: {tmp_path / 'broken.zip'}: cannot be read\n" in err
+
+
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "bomb.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as written:
