@@ -5,12 +5,13 @@ whose condition is that the form is complete opens by itself as soon as the requ
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, cast
 
 from pydantic import ConfigDict, JsonValue
 from pydantic.alias_generators import to_camel
 
+from flow_engine.errors import Finding
 from flow_engine.importing import drafts, elements, foreign
 
 _SYSTEM_TYPES: Final[Mapping[str, str]] = {
@@ -32,7 +33,6 @@ _KEPT_ASIDE: Final = frozenset(
         "defaultLanguageCode",
         "timeZone",
         "kind",
-        "startFlow",
         "responseType",
     }
 )
@@ -134,6 +134,7 @@ class EntityType(Resource):
 class Agent(Resource):
     display_name: str = ""
     default_language_code: str = "en"
+    start_flow: str = ""
 
 
 class Package(Resource):
@@ -185,10 +186,21 @@ def _parts(below: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
 def from_dialogflow(raw: JsonValue) -> drafts.ImportedDraft:
     """The agent as a draft. `raw` is what `gathered` makes, or the same resources as REST lists them. Raises
     CorrectTheInput `original_invalid`."""
-    package, draft = foreign.read_foreign(Package, raw), drafts.Draft()
+    package, draft = foreign.read_foreign(Package, raw, tuple(_given_twice(raw))), drafts.Draft()
     draft.language = package.agent.default_language_code
     draft.remarks += foreign.unread(package, (), _KEPT_ASIDE)
     return _Import(draft, package).made()
+
+
+def _given_twice(raw: JsonValue) -> Iterator[Finding]:
+    """Flows of one name, and pages of one name in a flow: tasks have their names."""
+    flows = raw.get("flows") if isinstance(raw, dict) else None
+    yield from foreign.given_twice(flows, ("flows",), "displayName", "flow")
+    for number, flow in enumerate(flows if isinstance(flows, list) else ()):
+        if isinstance(flow, dict):
+            yield from foreign.given_twice(
+                flow.get("pages"), ("flows", number, "pages"), "displayName", "page"
+            )
 
 
 def _symbol(page: str) -> str:
@@ -231,8 +243,12 @@ class _Import:
                 task_id = _task_id(flow, page)
                 self._routes(flow, task_id, page.form.parameters, page.transition_routes, place)
                 self._routes(flow, task_id, (), inherited, ("flows", number), again=True)
-        first = next((flow for flow in self._package.flows if "Start Flow" in flow.display_name), None)
-        draft.first_task = (first or self._package.flows[0]).display_name if self._package.flows else ""
+        named = self._package.agent.start_flow
+        found = self._flows.get(_last(named)) if named else None
+        usual = next(
+            (flow.display_name for flow in self._package.flows if "Start Flow" in flow.display_name), ""
+        )
+        draft.begin(found.display_name if found else named or usual, "flow", ("agent", "startFlow"))
         return draft.imported()
 
     def _variable(self, parameter: Parameter) -> None:

@@ -88,6 +88,15 @@ class Draft:
         self.tasks[task_id] = made = TaskDraft(self._free_id("task", task_id), unique)
         return made
 
+    def begin(self, name: str, what: str, place: Sequence[str | int]) -> None:
+        """The flow begins in that task: `what` the original calls it, at `place`. Where it is none of those
+        that are there by now, the first of them takes its place."""
+        self.first_task = name
+        if name and self.tasks and name not in self.tasks:
+            self.first_task = next(iter(self.tasks))
+            begins = f"the flow starts in {quoted(self.first_task)}"
+            self.changed(place, f"there is no {what} {quoted(name)}: {begins}")
+
     def variable(
         self, name: str, kind: str, prompt: str, values: Sequence[object] = (), *, sensitive: bool = False
     ) -> str:

@@ -1,12 +1,12 @@
 """Documents of other systems: parts that keep what nobody declared, and remarks on what a draft has not."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import TypedDict
 
-from flow_engine.documents.findings import findings_of
+from flow_engine.documents.findings import findings_of, quoted
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 
 
@@ -29,17 +29,36 @@ class Foreign(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", coerce_numbers_to_str=True)
 
 
-def read_foreign(model: type[F], raw: object) -> F:
-    """Raises CorrectTheInput `original_invalid` with every mistake that the format's reference knows."""
+def read_foreign(model: type[F], raw: object, twice: Sequence[Finding] = ()) -> F:
+    """`twice` are mistakes that the model does not see. Raises CorrectTheInput `original_invalid` with every
+    mistake that the format's reference knows."""
     try:
-        return model.model_validate(raw)
+        read = model.model_validate(raw)
     except ValidationError as error:
         told = (_placed(each, raw) for each in findings_of(error, model, raw, most=100))
         found = {(each.pointer, each.message): each for each in told}
         # That a union's other branch would be no list says nothing where something in the list is wrong.
         inner = {place[:end] for place, _ in found for end, sign in enumerate(place) if sign == "/"}
         listed = tuple(each for each in found.values() if each.pointer not in inner)
-        raise CorrectTheInput("original_invalid", "the file is not of this format", listed) from None
+        raise CorrectTheInput(
+            "original_invalid", "the file is not of this format", (*listed, *twice)
+        ) from None
+    if twice:
+        raise CorrectTheInput("original_invalid", "what has one name would be lost", twice)
+    return read
+
+
+def given_twice(rows: object, place: Sequence[str | int], name: str, what: str) -> Iterator[Finding]:
+    """A finding for each of the rows that has the `name` of an earlier one, of which a draft would have one
+    alone. `place` is that of the rows, `what` is what one of them is called."""
+    seen: set[str] = set()
+    for number, row in enumerate(cast("list[object]", rows) if isinstance(rows, list) else ()):
+        given = cast("Mapping[str, object]", row).get(name) if isinstance(row, Mapping) else None
+        if isinstance(given, str | int) and str(given) in seen:
+            code = "duplicate_id" if name == "id" else "duplicate_name"
+            message = f"{quoted(str(given))} is the {name} of an earlier {what}"
+            yield Finding(pointer(*place, number, name), code, message)
+        seen.add(str(given))
 
 
 def _placed(finding: Finding, raw: object) -> Finding:

@@ -140,7 +140,7 @@ def from_pipecat(raw: JsonValue) -> ImportedDraft:
             _function(draft, name, function, (*place, number))
         for number, function in _functions(flow.global_functions):
             _function(draft, name, function, ("global_functions", number))
-    draft.first_task = flow.initial_node
+    draft.begin(flow.initial_node, "node", ("initial_node",))
     return draft.imported()
 
 

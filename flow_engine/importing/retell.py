@@ -148,7 +148,9 @@ def from_retell(raw: JsonValue) -> drafts.ImportedDraft:
         if isinstance(language := raw.get("language"), str):
             draft.language = language
         raw, place = inner, ("conversationFlow",)
-    flow = foreign.read_foreign(ConversationFlow, raw)
+    nodes = raw.get("nodes") if isinstance(raw, dict) else None
+    twice = tuple(foreign.given_twice(nodes, ("nodes",), "id", "node"))
+    flow = foreign.read_foreign(ConversationFlow, raw, twice)
     return _Import(draft, flow, place).made()
 
 
@@ -181,15 +183,13 @@ class _Import:
                 words = " and ".join(each for each in way.words if each.casefold() not in _EMPTY_WORDS)
                 alone = bool(when) and not words
                 draft.way(node.id, way.target, when=when, reason=words, automatic=alone, place=way.place)
-        start = flow.start_node_id or flow.nodes[0].id
-        while start in self._nodes and start not in draft.tasks:  # nothing is spoken there
-            onward = [way.target for way in self._ways(self._nodes[start], (start,))]
-            draft.changed(
-                (*self._place, "start_node_id"),
-                f"the node {start!r} speaks nothing: the flow starts behind it",
-            )
-            start = onward[0] if onward else ""
-        draft.first_task = start
+        start, place = flow.start_node_id or next(iter(self._nodes), ""), (*self._place, "start_node_id")
+        if start in self._nodes and start not in draft.tasks:
+            onward = next((way.target for way in self._ways(self._nodes[start], (start,))), "")
+            begins = "behind it" if onward else f"in {next(iter(draft.tasks), '')!r}"
+            draft.changed(place, f"the node {start!r} speaks nothing: the flow starts {begins}")
+            start = onward
+        draft.begin(start, "node", place)
         return draft.imported()
 
     def _collects(self, node: Node) -> None:

@@ -160,6 +160,18 @@ class TestRetell:
         assert found.document["firstTask"] == "n-person"
         assert found.remark("/start_node_id")[0] == "changed"
 
+    def test_a_start_that_leads_nowhere_is_told_with_where_the_flow_starts(self) -> None:
+        nodes = [{"id": "lost", "type": "sms"}, {"id": "a", "type": "end"}]
+        found = Imported(IMPORTERS["retell"]({"start_node_id": "lost", "nodes": nodes}))
+        assert found.document["firstTask"] == "a"
+        begins = "the node 'lost' speaks nothing: the flow starts in 'a'"
+        assert found.remark("/start_node_id") == ("changed", begins)
+
+    def test_no_node_is_no_task(self) -> None:
+        with pytest.raises(CorrectTheInput) as refused:
+            IMPORTERS["retell"]({"nodes": []})
+        assert [each.code for each in refused.value.findings] == ["nothing_to_import"]
+
 
 class TestDialogflow:
     BOOK = "Default Start Flow.Book a visit"
@@ -444,6 +456,69 @@ class TestPipecat:
             for tool in selection["selectedTools"]
         ]
         assert offered.count("opening_hours") == len(found.tasks)
+
+
+# What is not there, and what is there twice --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "pointer", "what"),
+    [
+        ("retell", {"start_node_id": "zz", "nodes": [{"id": "a", "type": "end"}]}, "/start_node_id", "node"),
+        ("pipecat", {"initial_node": "zz", "nodes": {"a": {}}}, "/initial_node", "node"),
+        (
+            "dialogflow-cx",
+            {"agent": {"startFlow": "zz"}, "flows": [{"displayName": "a"}]},
+            "/agent/startFlow",
+            "flow",
+        ),
+    ],
+)
+def test_a_start_that_is_not_there_is_told(kind: Any, raw: Any, pointer: str, what: str) -> None:
+    found = Imported(IMPORTERS[kind](raw))
+    assert found.document["firstTask"] == "a"
+    assert found.remark(pointer) == ("changed", f"there is no {what} 'zz': the flow starts in 'a'")
+
+
+@pytest.mark.parametrize("named", ["Second", "projects/p/agents/a/flows/f-2"])
+def test_an_agent_of_dialogflow_starts_where_it_says(named: str) -> None:
+    flows = [{"displayName": "Default Start Flow"}, {"displayName": "Second", "name": "f-2"}]
+    found = Imported(IMPORTERS["dialogflow-cx"]({"agent": {"startFlow": named}, "flows": flows}))
+    assert found.tasks[found.document["firstTask"]]["name"] == "Second"
+    assert found.draft.remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "told"),
+    [
+        (
+            "retell",
+            {"nodes": [{"id": each, "type": "end"} for each in ("a", "b", "a")] + [{"id": "a"}]},
+            {
+                "/nodes/2/id": "'a' is the id of an earlier node",
+                "/nodes/3/id": "'a' is the id of an earlier node",
+                "/nodes/3/type": "'type' is required here",
+            },
+        ),
+        (
+            "dialogflow-cx",
+            {
+                "flows": [
+                    {"displayName": "f", "pages": [{"displayName": "p"}, {"displayName": "p"}]},
+                    {"displayName": "f", "pages": [{"displayName": "p"}]},
+                ]
+            },
+            {
+                "/flows/0/pages/1/displayName": "'p' is the displayName of an earlier page",
+                "/flows/1/displayName": "'f' is the displayName of an earlier flow",
+            },
+        ),
+    ],
+)
+def test_what_has_the_name_of_an_earlier_one_is_told(kind: Any, raw: Any, told: dict[str, str]) -> None:
+    with pytest.raises(CorrectTheInput) as refused:
+        IMPORTERS[kind](raw)
+    assert {each.pointer: each.message for each in refused.value.findings} == told
 
 
 # What nobody foresaw ------------------------------------------------------------------------------------
