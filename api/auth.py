@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
@@ -19,9 +19,8 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from flow_engine.documents.findings import breaches_of, problems_of
+from flow_engine.documents.findings import breaches_of, read_beside
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 
 Scope = Literal["designer", "agent", "tools", "chat", "gateway", "workspace", "operator", "privacy", "admin"]
@@ -92,31 +91,36 @@ class _KeyEntry(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _one_secret(cls, given: Any, read: ModelWrapValidatorHandler[_KeyEntry]) -> _KeyEntry:
-        """Told beside what is wrong with the fields."""
-        told: list[InitErrorDetails] = []
-        entry: _KeyEntry | None = None
-        try:
-            entry = read(given)
-        except ValidationError as error:
-            told = [
-                InitErrorDetails(
-                    type=PydanticCustomError("wrong", "{told}", {"told": each.message}),
-                    loc=each.place,
-                    input=None,
-                )
-                for each in problems_of(error)
-            ]
-        fields = cast("dict[str, object]", given) if isinstance(given, dict) else {"key": given}
-        if (fields.get("key") is None) == (fields.get("sha256") is None):
-            either = PydanticCustomError("wrong", "give either 'key' or 'sha256'")
-            told.append(InitErrorDetails(type=either, loc=(), input=None))
-        if entry is None or told:
-            raise ValidationError.from_exception_data("key", told)
-        return entry
+        def faults(fields: Mapping[str, object]) -> Iterator[str]:
+            if (fields.get("key") is None) == (fields.get("sha256") is None):
+                yield "give either 'key' or 'sha256'"
+
+        return read_beside(given, read, faults)
 
     @property
     def digest(self) -> str:
-        return (self.sha256 or hashlib.sha256((self.key or "").encode()).hexdigest()).lower()
+        return _digest(self.key, self.sha256)
+
+
+def _digest(key: str | None, sha256: str | None) -> str:
+    return (sha256 or hashlib.sha256((key or "").encode()).hexdigest()).lower()
+
+
+def _keys_twice(fields: Mapping[str, object]) -> Iterator[str]:
+    """The same key twice would be that of the later entry's tenant."""
+    first: dict[str, int] = {}
+    entries = fields.get("keys")
+    twice: list[str] = []
+    for here, entry in enumerate(cast("list[object]", entries) if isinstance(entries, list) else ()):
+        given = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
+        secrets = {name: text for name in ("key", "sha256") if isinstance(text := given.get(name), str)}
+        if not secrets:
+            continue
+        there = first.setdefault(_digest(secrets.get("key"), secrets.get("sha256")), here)
+        if there != here:
+            twice.append(f"{pointer('keys', here)} has the key of {pointer('keys', there)}")
+    if twice:
+        yield ", ".join(twice)
 
 
 class _KeysFile(BaseModel):
@@ -124,18 +128,10 @@ class _KeysFile(BaseModel):
 
     keys: tuple[_KeyEntry, ...]
 
-    @model_validator(mode="after")
-    def _each_key_once(self) -> _KeysFile:
-        """The same key twice would be that of the later entry's tenant."""
-        first: dict[str, int] = {}
-        twice = [
-            f"{pointer('keys', here)} has the key of {pointer('keys', there)}"
-            for here, entry in enumerate(self.keys)
-            if (there := first.setdefault(entry.digest, here)) != here
-        ]
-        if twice:
-            raise ValueError(", ".join(twice))
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _each_key_once(cls, given: Any, read: ModelWrapValidatorHandler[_KeysFile]) -> _KeysFile:
+        return read_beside(given, read, _keys_twice)
 
 
 class Keyring:

@@ -25,18 +25,28 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from flow_engine.documents.findings import told_of_file
+from flow_engine.documents.findings import read_beside, told_of_file
 from flow_engine.errors import CallTheOperator
 
 Kind = Literal["ollama", "openai", "vllm", "gemini"]
 CacheMode = Literal["off", "strict", "final"]
+_HOSTED: Final = ("openai", "vllm", "gemini")
+_OLLAMA: Final = ("num_ctx", "keep_alive")
 _CLOSED = ConfigDict(frozen=True, extra="forbid")
 _ADDRESS = re.compile(
     r"https?://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?(?:/[^\x00-\x20?#\x7f]*)?", re.ASCII
@@ -72,13 +82,16 @@ class Backend(BaseModel):
             )
         return value.rstrip("/")
 
-    @model_validator(mode="after")
-    def _settings_of_its_kind(self) -> Backend:
-        if self.kind != "ollama" and (self.num_ctx is not None or self.keep_alive is not None):
-            raise ValueError("num_ctx and keep_alive are for kind 'ollama'")
-        if not (self.models or self.aliases):
-            raise ValueError("a backend names at least one model, in 'models' or 'aliases'")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _settings_of_its_kind(cls, given: Any, read: ModelWrapValidatorHandler[Backend]) -> Backend:
+        def faults(fields: Mapping[str, object]) -> Iterator[str]:
+            if fields.get("kind") in _HOSTED and any(fields.get(name) is not None for name in _OLLAMA):
+                yield "num_ctx and keep_alive are for kind 'ollama'"
+            if not (fields.get("models") or fields.get("aliases")):
+                yield "a backend names at least one model, in 'models' or 'aliases'"
+
+        return read_beside(given, read, faults)
 
     def resolved(self, public: str) -> str | None:
         """The server's own name of a model that clients know as `public`; None when it is not here."""
@@ -133,17 +146,33 @@ class GatewayFile(BaseModel):
             raise ValueError("accepted is at least one backend")
         return value
 
-    @model_validator(mode="after")
-    def _names_that_fit(self) -> GatewayFile:
-        names = [backend.name for backend in self.backends]
-        problems = [f"two backends are named {name!r}" for name in _twice(names)]
-        problems += [f"two workspaces are named {n!r}" for n in _twice(w.name for w in self.workspaces)]
-        for backend in self.backends:
-            unknown = [name for name in backend.fallbacks if name not in names or name == backend.name]
-            problems += [f"{backend.name!r} cannot fall back on {name!r}" for name in unknown]
-        if problems:
-            raise ValueError(f"{'; '.join(problems)}; backends are: {', '.join(names)}")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _names_that_fit(cls, given: Any, read: ModelWrapValidatorHandler[GatewayFile]) -> GatewayFile:
+        return read_beside(given, read, _names_that_clash)
+
+
+def _names_that_clash(fields: Mapping[str, object]) -> Iterator[str]:
+    backends, workspaces = (_named(fields.get(kind)) for kind in ("backends", "workspaces"))
+    names = [name for name, _ in backends]
+    rows = fields.get("backends")
+    all_named = isinstance(rows, list) and len(cast("list[object]", rows)) == len(backends)
+    problems = [f"two backends are named {name!r}" for name in _twice(names)]
+    problems += [f"two workspaces are named {name!r}" for name in _twice(name for name, _ in workspaces)]
+    for own, backend in backends:
+        listed = backend.get("fallbacks")
+        for name in cast("list[object]", listed) if isinstance(listed, list) else ():
+            if isinstance(name, str) and (name == own or (all_named and name not in names)):
+                problems.append(f"{own!r} cannot fall back on {name!r}")
+    if problems:
+        yield f"{'; '.join(problems)}; backends are: {', '.join(names)}"
+
+
+def _named(rows: object) -> list[tuple[str, Mapping[str, object]]]:
+    """The rows that have a name, with it."""
+    given = cast("list[object]", rows) if isinstance(rows, list) else []
+    objects = [cast("dict[str, object]", row) for row in given if isinstance(row, dict)]
+    return [(name, row) for row in objects if isinstance(name := row.get("name"), str)]
 
 
 def _twice(names: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ place before any call comes in.
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Self, TypeAlias, cast
 
@@ -143,11 +143,12 @@ class Document(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-def check_version_choice(version: str | None, flow_id: str | None, tag: str | None) -> None:
-    """Raises PydanticCustomError `version_choice` unless there is a version, or a flow and a tag of it."""
+def version_choice(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    """A fault unless there is a version, or a flow and a tag of it."""
+    version, flow_id, tag = (fields.get(name) for name in ("version", "flow_id", "tag"))
     by_tag = flow_id is not None and tag is not None
     if (version is None) != by_tag or (flow_id is None) != (tag is None):
-        raise PydanticCustomError("version_choice", "accepted is either `version`, or `flow_id` and `tag`")
+        yield PydanticCustomError("version_choice", "accepted is either `version`, or `flow_id` and `tag`")
 
 
 class RequestFields(Document):

@@ -6,7 +6,7 @@ loaded.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
@@ -23,9 +23,10 @@ from channels.http_tools.documents import (
     ObjectSchema,
     Text,
     ToolName,
-    check_version_choice,
+    version_choice,
 )
 from channels.mail.addresses import normal_address, normal_domain
+from flow_engine.documents.findings import read_beside
 from flow_engine.values import JsonValue
 
 SCHEMA_ID: Final = "urn:flow-engine:schema:mail-config:1.0"
@@ -148,16 +149,19 @@ class Server(Document):
             )
         return tls
 
-    @pydantic.model_validator(mode="after")
-    def _one_secret(self) -> Self:
-        if self.password_env is not None and self.oauth2 is not None:
-            raise PydanticCustomError("two_secrets", "accepted is `password_env` or `oauth2`, not both")
-        return self
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _one_secret(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        return read_beside(given, read, cls._secret_faults)
 
-    def with_secret(self) -> Self:
-        if self.password_env is None and self.oauth2 is None:
-            raise PydanticCustomError("no_secret", "`password_env` or `oauth2` is required with a user")
-        return self
+    @classmethod
+    def _secret_faults(cls, fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+        secrets = sum(fields.get(name) is not None for name in ("password_env", "oauth2"))
+        if secrets > 1:
+            yield PydanticCustomError("two_secrets", "accepted is `password_env` or `oauth2`, not both")
+        # An IMAP server without a user is told of its user: it needs a secret all the same.
+        if not secrets and (cls.model_fields["user"].is_required() or fields.get("user") is not None):
+            yield PydanticCustomError("no_secret", "`password_env` or `oauth2` is required with a user")
 
 
 class Imap(Server):
@@ -166,10 +170,6 @@ class Imap(Server):
 
     user: Text
     poll_s: Seconds = 60.0
-
-    @pydantic.model_validator(mode="after")
-    def _user_has_a_secret(self) -> Self:
-        return self.with_secret()
 
     @property
     def at_port(self) -> int:
@@ -181,10 +181,6 @@ class Smtp(Server):
 
     user: Text | None = None
 
-    @pydantic.model_validator(mode="after")
-    def _user_has_a_secret(self) -> Self:
-        return self if self.user is None else self.with_secret()
-
     @property
     def at_port(self) -> int:
         return self.port or SMTP_PORTS[self.tls]
@@ -194,6 +190,15 @@ class Folders(Document):
     inbox: Text = "INBOX"
     drafts: Text = "Drafts"
     sent: Text = "Sent"
+
+
+def _address_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    imap = fields.get("imap")
+    user = cast("dict[str, object]", imap).get("user") if isinstance(imap, dict) else None
+    if "address" not in fields and isinstance(user, str) and normal_address(user) is None:
+        yield PydanticCustomError(
+            "address_missing", "`address` is required here, as the IMAP user is no address"
+        )
 
 
 class MailboxConfig(Document):
@@ -208,13 +213,10 @@ class MailboxConfig(Document):
     display_name: Text | None = None
     aliases: tuple[MailAddress, ...] = ()
 
-    @pydantic.model_validator(mode="after")
-    def _has_an_address(self) -> Self:
-        if not self.address and normal_address(self.imap.user) is None:
-            raise PydanticCustomError(
-                "address_missing", "`address` is required here, as the IMAP user is no address"
-            )
-        return self
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _has_an_address(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        return read_beside(given, read, _address_faults)
 
     @property
     def own_address(self) -> str:
@@ -292,10 +294,10 @@ class FlowChoice(Document):
     tag: Text | None = None
     api_key_env: Environment = "FLOW_ENGINE_API_KEY"
 
-    @pydantic.model_validator(mode="after")
-    def _one_version(self) -> Self:
-        check_version_choice(self.version, self.flow_id, self.tag)
-        return self
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _one_version(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        return read_beside(given, read, version_choice)
 
 
 class ModelSettings(Document):

@@ -3,14 +3,16 @@
 Quotes are cut: a hostile document must not blow up the list of its own errors.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, LiteralString, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, InitErrorDetails
+from pydantic_core import PydanticCustomError as Fault
 
 from flow_engine.errors import Finding, pointer
 
@@ -73,6 +75,9 @@ EXPECTED_TYPES: Mapping[str, str] = {
 """What should have stood at the place of an error, by pydantic's name of the error."""
 
 
+_Read = TypeVar("_Read")
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One error of pydantic: `kind` is pydantic's name of it, `place` leads from the root to it, `given` is
@@ -99,6 +104,39 @@ def problems_of(error: ValidationError) -> Iterator[Problem]:
 def breaches_of(error: ValidationError) -> list[str]:
     """Every error as its JSON pointer and message; the message alone for one of the whole."""
     return [f"{pointer(*each.place)} {each.message}".strip() for each in problems_of(error)]
+
+
+def read_beside(
+    given: object,
+    read: Callable[[Any], _Read],
+    faults: Callable[[Mapping[str, object]], Iterable[str | Fault]],
+) -> _Read:
+    """What `read` makes of an object, for a validator of the mode "wrap". Its errors and the `faults` that
+    fields as they were given make together are told at once: a validator of the mode "after" is asked only
+    where each field can be taken."""
+    told = list(faults(cast("Mapping[str, object]", given))) if isinstance(given, dict) else []
+    found = [
+        InitErrorDetails(
+            type=Fault("value_error", "{told}", {"told": each}) if isinstance(each, str) else each,
+            loc=(),
+            input=given,
+        )
+        for each in told
+    ]
+    try:
+        made = read(given)
+    except ValidationError as error:
+        found[:0] = map(_told_again, error.errors(include_url=False))
+        raise ValidationError.from_exception_data(error.title, found, hide_input=True) from None
+    if found:
+        raise ValidationError.from_exception_data(type(made).__name__, found, hide_input=True)
+    return made
+
+
+def _told_again(details: ErrorDetails) -> InitErrorDetails:
+    context = {**details.get("ctx", {}), "told": details["msg"]}
+    again = Fault(cast("LiteralString", details["type"]), "{told}", context)
+    return InitErrorDetails(type=again, loc=details["loc"], input=details["input"])
 
 
 def findings_of(

@@ -184,6 +184,13 @@ class TestKeys:
         assert KEY not in error.detail
         assert digest not in error.detail.lower()
 
+    def test_keys_that_stand_twice_are_told_beside_entries_that_are_wrong(self) -> None:
+        entries = [{"key": KEY}, {"key": KEY, "tenant": ""}, {"key": "short", "sha256": "0" * 63}]
+        error = refused(lambda: keyring(*entries))
+        for told in ("/keys/1/tenant", "/keys/1 has the key of /keys/0", "/keys/2/key", "/keys/2/sha256"):
+            assert told in error.detail  # F43
+        assert "/keys/2 give either 'key' or 'sha256'" in error.detail
+
     def test_no_key_is_ever_told(self) -> None:
         error = refused(lambda: Keyring.parse(b'{"keys": [{"key": "hush", "tenant": 7, "scopes": "all"}]}'))
         assert "hush" not in str(error)  # F46

@@ -7,9 +7,16 @@ or a path there is read here already.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, LiteralString, Self, TypeAlias, cast
+from typing import Annotated, Any, Literal, LiteralString, Self, TypeAlias, cast
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from channels.http_tools import documents
@@ -22,6 +29,7 @@ from channels.voice.carriers.call_control import parse_target
 from channels.voice.config.declarations import TOOL_NAME, Declaration, NotDeclarations, declarations
 from channels.voice.config.vocabulary import DEFAULT_VOICE, is_known, read_voice, wording
 from flow_engine.conditions.lexing import Mistake, Path
+from flow_engine.documents.findings import read_beside
 from flow_engine.errors import CorrectTheInput
 from flow_engine.values import JsonValue
 
@@ -185,10 +193,10 @@ class FlowSession(documents.Document):
 
     _engine_address = field_validator("engine_url")(_address)
 
-    @model_validator(mode="after")
-    def _one_version(self) -> Self:
-        documents.check_version_choice(self.version, self.flow_id, self.tag)
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _one_version(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        return read_beside(given, read, documents.version_choice)
 
 
 _SESSIONS: Mapping[object, type[ConfigUrlSession | InlineSession | FlowSession]] = {

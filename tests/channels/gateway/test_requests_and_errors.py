@@ -461,8 +461,29 @@ class TestTheFile:
                 "two backends are named 'local'; 'local' cannot fall back on 'local'; 'local' "
                 "cannot fall back on 'other'; backends are: local, local",
             ),
+            (
+                FILE + "timeout_s = 0\n" + FILE.replace('"ollama"', '"vllm"') + "num_ctx = 0\n",
+                "/backends/0/timeout_s should be greater than 0; "
+                "/backends/1/num_ctx should be greater than 0; "
+                "/backends/1 num_ctx and keep_alive are for kind 'ollama'; "
+                "two backends are named 'local'; backends are: local, local",
+            ),
         ],
-        ids=["nothing", "none", "kind", "url", "models", "num_ctx", "misspelled", "type", "timeout", "names"],
+        ids=[
+            *(
+                "nothing",
+                "none",
+                "kind",
+                "url",
+                "models",
+                "num_ctx",
+                "misspelled",
+                "type",
+                "timeout",
+                "names",
+            ),
+            "together",
+        ],
     )
     def test_what_cannot_be_meant_is_told_with_its_place(self, tmp_path: Path, text: str, told: str) -> None:
         with pytest.raises(CallTheOperator) as raised:

@@ -124,7 +124,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"mailbox": None}, ["/mailbox"]),
     (
         {"mailbox": {"name": "m", "imap": {"host": "mail.example", "user": OWN, "tls": "none"}}},
-        ["/mailbox/imap/tls"],
+        ["/mailbox/imap", "/mailbox/imap/tls"],
     ),
     ({"pipeline": {"labels": [{"name": "two words"}]}}, ["/pipeline/labels/0/name"]),
     ({"limits": {"replies_per_thread": -1}}, ["/limits/replies_per_thread"]),
@@ -204,6 +204,38 @@ def test_all_mistakes_are_printed_at_once(tmp_path: Path, capsys: pytest.Capture
     told = capsys.readouterr().out
     for place in ("rules/0/match", "rules/1/name", "rules/1/profile", "x/tools/0", "x/system_prompt_file"):
         assert place in told
+
+
+def test_what_fields_make_wrong_together_is_told_beside_what_is_wrong_with_each(tmp_path: Path) -> None:  # M3
+    imap = {"host": "imap.x", "tls": "none", "user": "u"}
+    smtp = {"host": "smtp.x", "user": "u", "port": 99_999, "password_env": "P", "oauth2": {"token_url": 5}}
+    flow = {"engine_url": "here", "version": "v", "flow_id": "f", "tag": "t"}
+    profile = {**PROFILE, "flow": flow, "model": "nothing"}
+    with pytest.raises(CorrectTheInput) as refused:
+        load_config(
+            _config(
+                tmp_path,
+                mailbox={"name": "x", "imap": imap, "smtp": smtp},
+                routing={},
+                agent={"profiles": {"x": profile}},
+            )
+        )
+    told = {(each.pointer, each.code) for each in refused.value.findings}
+    assert told == {
+        ("/mailbox", "address_missing"),
+        ("/mailbox/imap", "no_secret"),
+        ("/mailbox/imap/tls", "tls_needed"),
+        ("/mailbox/smtp", "two_secrets"),
+        ("/mailbox/smtp/port", "less_than_equal"),
+        *(
+            ("/mailbox/smtp/oauth2/" + name, "missing_property")
+            for name in ("client_id", "refresh_token_env")
+        ),
+        ("/mailbox/smtp/oauth2/token_url", "wrong_type"),
+        ("/agent/profiles/x/model", "unknown_model"),
+        ("/agent/profiles/x/flow", "version_choice"),
+        ("/agent/profiles/x/flow/engine_url", "not_accepted"),
+    }
 
 
 def test_commands_refuse_a_config_with_mistakes(tmp_path: Path) -> None:
