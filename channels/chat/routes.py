@@ -196,8 +196,7 @@ class AgentRoutes:
         return await self._changed(call, Change("update", call.principal.name, put(call.object(), name)))
 
     async def patch(self, call: Call) -> Response:
-        name = call.path("name")
-        return await self._changed(call, Change("update", call.principal.name, patched(call.object(), name)))
+        return await self._changed(call, Change("update", call.principal.name, patched(call.object())))
 
     async def delete(self, call: Call) -> Response:
         return await self._changed(call, Change("delete", call.principal.name, None))

@@ -237,15 +237,20 @@ class AgentTable:
             raise _unknown(name)
         return cast("list[JsonValue]", record.body["history"])
 
-    async def _checked(self, tenant_id: str, raw: JsonValue) -> Fields:
-        found = await self.findings(tenant_id, raw)
+    async def _checked(self, tenant_id: str, raw: JsonValue, kept: str | None = None) -> Fields:
+        """`kept` is the name that the row has."""
+        found: list[Finding] = []
+        if kept is not None and isinstance(raw, dict) and raw.get("name") != kept:
+            found.append(Finding("/name", "name_differs", f"accepted is {kept!r}: an agent keeps its name"))
+            raw = {**raw, "name": kept}
+        found += await self.findings(tenant_id, raw)
         if found:
             raise CorrectTheInput("agent_invalid", "the row breaks rules of the table", found)
         return whole(cast("Fields", raw))
 
     async def _after(self, tenant_id: str, row: StoredRow, change: Change) -> StoredRow | None:
         if change.fields is not None:
-            fields = await self._checked(tenant_id, dict(change.fields(row.fields)))
+            fields = await self._checked(tenant_id, dict(change.fields(row.fields)), row.name)
             return StoredRow(row.revision + 1, fields)
         self._read.pop(tenant_id, None)
         heirs = [other.name for other in (await self.rows(tenant_id)).values() if other.base == row.name]
@@ -288,21 +293,14 @@ class AgentTable:
         return replace(record, body=body, serial=record.serial + 1)
 
 
-def patched(patch: Fields, name: str) -> Callable[[Fields], Fields]:
-    """For `Change.fields`: the row with a merge patch. Raises CorrectTheInput for another name."""
-    return lambda fields: merge_patch(fields, _named(patch, name))
+def patched(patch: Fields) -> Callable[[Fields], Fields]:
+    """For `Change.fields`: the row with a merge patch."""
+    return lambda fields: merge_patch(fields, patch)
 
 
 def put(raw: Fields, name: str) -> Callable[[Fields], Fields]:
-    """For `Change.fields`: another row in this one's place. Raises CorrectTheInput for another name."""
-    return lambda fields: {"name": name, **_named(raw, name)}
-
-
-def _named(raw: Fields, name: str) -> Fields:
-    if raw.get("name", name) != name:
-        finding = Finding("/name", "name_differs", f"accepted is {name!r}: an agent keeps its name")
-        raise CorrectTheInput("agent_invalid", "the row breaks rules of the table", [finding])
-    return raw
+    """For `Change.fields`: another row in this one's place."""
+    return lambda fields: {"name": name, **raw}
 
 
 def _row(record: Record) -> StoredRow | None:

@@ -94,6 +94,24 @@ async def test_every_mistake_of_a_row_is_told_with_its_pointer(chat: Chat) -> No
     assert (await chat.http.post("/v1/ai-agents", content=b"{")).status_code == 400
 
 
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+@pytest.mark.parametrize("name", ["b", "no name!", 7])
+async def test_another_name_is_told_beside_what_is_wrong_with_the_row(
+    chat: Chat, method: str, name: object
+) -> None:  # C1, C5
+    await chat.add({"name": "a"})
+    row = {"name": name, "temperature": 9, "base_agent": "nobody", "colour": "red"}
+    answer = await chat.http.request(method, "/v1/ai-agents/a", json=row)
+    assert answer.status_code == 422
+    assert {(each["pointer"], each["code"]) for each in answer.json()["errors"]} == {
+        ("/name", "name_differs"),
+        ("/temperature", "less_than_equal"),
+        ("/base_agent", "unknown_base"),
+        ("/colour", "unknown_property"),
+    }
+    assert (await chat.http.get("/v1/ai-agents/a")).json()["revision"] == 1
+
+
 async def test_bases_make_no_circle_and_stay_while_they_are_needed(chat: Chat) -> None:  # C5
     await chat.add({"name": "a"}, {"name": "b", "base_agent": "a"}, {"name": "c", "base_agent": "b"})
     answer = await chat.http.patch("/v1/ai-agents/a", json={"base_agent": "c"})
