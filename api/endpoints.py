@@ -47,6 +47,8 @@ class Parameter:
     schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
     place: Literal["query", "header"] = "query"
     required: bool = False
+    check: Callable[[str], object] | None = None
+    """What a schema does not say. Raises CorrectTheInput."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -119,8 +121,11 @@ class Call(msgspec.Struct, frozen=True):
             message = f"{name!r} is no query parameter here; {nearest(name, list(known))}"
             return (Finding("", "parameter_unknown", message),)
         schema = cast("Mapping[str, Any]", known[name].schema)
+        check = known[name].check
         try:
-            if "enum" in schema:
+            if check is not None:
+                check(self.query(name) or "")
+            elif "enum" in schema:
                 self.choice(name, tuple(schema["enum"]))
             elif schema["type"] == "integer":
                 least, most = schema["minimum"], schema["maximum"]

@@ -30,6 +30,7 @@ from flow_engine.use_cases.history import (
     History,
     JournalPage,
     MomentReply,
+    decode_cursor,
 )
 from flow_engine.use_cases.recordings import Recording, Recordings
 from flow_engine.vocabulary import CHANNELS, PHASES
@@ -267,5 +268,5 @@ _LIST_PARAMETERS = (
     Parameter("to", "Only those that started then or earlier", {"type": "string", "format": "date-time"}),
     Parameter("q", "How the id of the conversation, or of one of its contacts, begins"),
     Parameter("limit", f"Conversations of a page, {ROWS} if not given", _whole(ROWS_AT_MOST, least=1)),
-    Parameter("cursor", "The 'nextCursor' of the page before"),
+    Parameter("cursor", "The 'nextCursor' of the page before", check=decode_cursor),
 )

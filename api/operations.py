@@ -1,6 +1,7 @@
 """Routes for operators behind a key: health, jobs, dead letters, events, model calls, latency of routes."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import Response
@@ -141,7 +142,7 @@ class OperationsRoutes:
                 self.events,
                 "Events of the reporting stream, the newest first",
                 operating.EventsReply,
-                BEFORE,
+                _BEFORE_ENTRY,
                 LIMIT,
             ),
             watched(
@@ -149,7 +150,7 @@ class OperationsRoutes:
                 self.model_calls,
                 "Calls of language models, the newest first, with what they cost",
                 operating.ModelCallsReply,
-                BEFORE,
+                _BEFORE_ENTRY,
                 LIMIT,
             ),
             watched(
@@ -163,6 +164,7 @@ class OperationsRoutes:
 
 
 BEFORE = Parameter("before", "The 'nextBefore' of the page before")
+_BEFORE_ENTRY = replace(BEFORE, check=operating.check_before)
 LIMIT = Parameter(
     "limit",
     f"Rows of a page, {ROWS} if not given",

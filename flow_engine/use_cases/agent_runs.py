@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, cast, get_args
 
-from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide, RetryLater
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide, RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.records import Record, RecordStore
 from flow_engine.values import JsonValue, utc_text
@@ -52,7 +52,8 @@ class AgentRuns:
         if after is not None:
             last = await self._runs.get(tenant_id, after)
             if last is None or last.parent not in (OPEN, ENDED, FORGOTTEN):
-                raise CorrectTheInput("after_invalid", f"there is no run {after!r}; accepted is a run's id")
+                message = f"there is no run {after!r}; accepted is a run's id"
+                raise CorrectTheInput("after_invalid", message, [Finding("", "after_invalid", message)])
             at = (last.position, last.id)
         found: list[Row] = []
         while limit is None or len(found) < limit:

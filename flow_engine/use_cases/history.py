@@ -187,7 +187,7 @@ class History:
         examined_at_most: int | None = None,
     ) -> ConversationPage:
         """The newest first, by their start. Raises CorrectTheInput `cursor_invalid`."""
-        after, until_ms = _decode_cursor(cursor)
+        after, until_ms = decode_cursor(cursor)
         if wanted.until is not None:
             until_ms = min(until_ms or _in_ms(wanted.until), _in_ms(wanted.until))
         rows: list[ConversationRow] = []
@@ -401,7 +401,8 @@ def _cursor(after: str | None, until_ms: int | None) -> str:
     return base64.urlsafe_b64encode(orjson.dumps([after, until_ms])).decode()
 
 
-def _decode_cursor(cursor: str | None) -> tuple[str | None, int | None]:
+def decode_cursor(cursor: str | None) -> tuple[str | None, int | None]:
+    """Raises CorrectTheInput `cursor_invalid`."""
     if cursor is None:
         return None, None
     try:

@@ -219,7 +219,7 @@ class Operations:
 
     async def events(self, tenant_id: str, before: str | None, *, limit: int) -> EventsReply:
         """Raises CorrectTheInput `before_invalid`."""
-        part = await self._log.events(tenant_id, _checked(before), at_most=limit)
+        part = await self._log.events(tenant_id, check_before(before), at_most=limit)
         rows = [
             EventRow(
                 id=entry_id,
@@ -235,7 +235,7 @@ class Operations:
 
     async def model_calls(self, tenant_id: str, before: str | None, *, limit: int) -> ModelCallsReply:
         """Costs in US dollars. Raises CorrectTheInput `before_invalid`."""
-        part = await self._log.model_calls(tenant_id, _checked(before), at_most=limit)
+        part = await self._log.model_calls(tenant_id, check_before(before), at_most=limit)
         rows: list[ModelCallRow] = []
         for _, fields in part.entries:
             call: ModelCallRow = orjson.loads(fields["call"])
@@ -276,7 +276,8 @@ def _letter(letter: DeadLetter) -> LetterRow:
     )
 
 
-def _checked(before: str | None) -> str | None:
+def check_before(before: str | None) -> str | None:
+    """Raises CorrectTheInput `before_invalid`."""
     if before is None:
         return None
     parts = _ENTRY_ID.fullmatch(before)

@@ -255,5 +255,7 @@ class TestLists:
             "parameter_unknown",
         ]
         assert reply.json()["errors"][2]["message"] == "'limit' is a whole number from 1 to 200"
+        paged = await scene.http.get("/v1/conversations?cursor=zz&limit=0")
+        assert [error["code"] for error in paged.json()["errors"]] == ["cursor_invalid", "limit_invalid"]
         flag = await scene.http.get("/v1/conversations/conv-1?reveal=perhaps&after=1")
         assert [error["code"] for error in flag.json()["errors"]] == ["reveal_invalid", "parameter_unknown"]

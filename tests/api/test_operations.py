@@ -175,6 +175,11 @@ class TestEvents:
             reply = await scene.http.get(f"/v1/{path}?before={before}")
             assert (reply.status_code, reply.json()["code"]) == (422, "before_invalid")
 
+    async def test_a_cursor_that_is_none_is_told_beside_other_parameters(self, scene: Scene) -> None:  # F36
+        for path in ("events", "model-calls"):
+            reply = await scene.http.get(f"/v1/{path}?before=zz&limit=0")
+            assert [each["code"] for each in reply.json()["errors"]] == ["before_invalid", "limit_invalid"]
+
     async def test_another_tenants_events_are_passed_over(self, tenants: Scene) -> None:
         headers = {"Authorization": "Bearer acme-key"}
         flow = {"name": "Clinic", "campaignId": "c", "updatedBy": "ada"}

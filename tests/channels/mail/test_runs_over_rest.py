@@ -82,6 +82,7 @@ async def test_what_is_no_page_is_refused(scene: Scene, query: str) -> None:  # 
     reply = await scene.http.get(f"/v1/agent-runs?{query}")
     assert reply.status_code == 422, reply.text
     assert reply.json()["code"] in ("limit_invalid", "after_invalid", "status_invalid", "parameter_unknown")
+    assert [each["code"] for each in reply.json()["errors"]] == [reply.json()["code"]]  # F36
 
 
 async def test_rows_and_details_are_what_the_openapi_document_says(scene: Scene) -> None:  # M14
