@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from adapters.http_door import door_server, listen, origin
 from adapters.models.audit import CallLog, LoggedCalls
-from adapters.models.factory import ConnectedModel, NamedModels, build_model
+from adapters.models.factory import ConnectedModel, NamedModels, build_model, named_model
 from adapters.models.tools import ToolRules, read_rules
 from adapters.models.wrappers import CallBudget, ProcessCallBudget
 from adapters.outbound.client import GuardedClient
@@ -220,11 +220,14 @@ def _bounded(settings: Settings) -> Settings:
 def _chat_model(settings: Settings, budget: CallBudget, log: CallLog) -> ConnectedModel:
     bounded = _bounded(settings)
 
-    def built(name: str | None) -> ConnectedModel:
-        named = bounded.model_copy(update={"llm_model": name})
-        return build_model(named, SystemClock(), budget=budget, log=log, retries=1, retry_unusable=True)
+    def built(name: str) -> ConnectedModel:
+        return named_model(
+            name, bounded, SystemClock(), budget=budget, log=log, retries=1, retry_unusable=True
+        )
 
-    return built(bounded.llm_model) if bounded.llm_model else NamedModels(built)
+    if not bounded.llm_model:
+        return NamedModels(built)
+    return build_model(bounded, SystemClock(), budget=budget, log=log, retries=1, retry_unusable=True)
 
 
 def _tool_sources(

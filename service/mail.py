@@ -10,7 +10,7 @@ from uuid import uuid4
 import orjson
 import typer
 
-from adapters.models.factory import ConnectedModel, NamedModels, build_model
+from adapters.models.factory import ConnectedModel, NamedModels, build_model, named_model
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList, host_and_port
 from channels.http_tools.json_schema import ConfigSchema, schema_of
@@ -100,9 +100,7 @@ def mail_model(settings: Settings) -> ConnectedModel:
         return build_model(settings, SystemClock(), retry_unusable=True)
 
     def named(name: str) -> ConnectedModel:
-        return build_model(
-            settings.model_copy(update={"llm_model": name}), SystemClock(), retry_unusable=True
-        )
+        return named_model(name, settings, SystemClock(), retry_unusable=True)
 
     return NamedModels(named)
 

@@ -292,6 +292,8 @@ class Answering:
         except (ModelFailed, AgentRunError) as error:
             failure = run.failure or error
             account.status, account.error = "error", str(failure)
+            if isinstance(failure, ModelFailed):
+                raise failure from failure.__cause__
             raise ModelFailed("unusable_answer", str(failure)) from error
         except asyncio.CancelledError:
             account.status = "cancelled"

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from adapters.models.factory import build_model
+from adapters.models.factory import NamedModels, build_model, named_model
 from adapters.models.fake_openai import FakeOpenAI, Received, Status
 from adapters.models.scripted import Answers, Fails, Says, ScriptedModel, Step, unknown_variables, wrong_types
 from flow_engine.errors import CallTheOperator, RetryLater
@@ -50,6 +50,19 @@ async def test_without_a_setting_there_is_no_model() -> None:
 async def test_a_model_that_cannot_be_asked_keeps_the_service_from_starting(named: str) -> None:
     with pytest.raises(CallTheOperator, match="FLOW_ENGINE_LLM_MODEL"):
         build_model(Settings(named), FixedClock(), environ={})
+
+
+async def test_a_model_that_a_request_names_fails_with_its_own_cause() -> None:  # F38
+    model = NamedModels(lambda name: named_model(name, Settings(), FixedClock(), environ={}))
+    for named, told in (
+        ("gemini/gemini-2.5-pro", "not_configured: set GOOGLE_API_KEY or GEMINI_API_KEY"),
+        ("openai:a", "not_configured: set OPENAI_API_KEY"),
+        ("gpt-4.1", "not_configured: 'gpt-4.1'"),
+    ):
+        with pytest.raises(ModelFailed) as failed:
+            await ask(model, LLMRequest([], model=named))
+        assert str(failed.value).startswith(told)
+        assert "FLOW_ENGINE_LLM_MODEL" not in str(failed.value)
 
 
 async def test_every_attempt_is_audited_and_the_fallback_answers() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.models.fake_openai import FakeOpenAI, Malformed, Received, Status, WireStep
 from adapters.models.scripted import CallsTools, DropsStream, Says, Stalls
@@ -80,12 +81,16 @@ async def test_one_retry_mends_what_fails_before_the_first_word(
     assert (final(client), client.text("m-1"), len(sent)) == ("done", SUNNY.text, 3)
 
 
-@pytest.mark.parametrize("trouble", [Status(503), Malformed()])
+@pytest.mark.parametrize(
+    ("trouble", "reason"), [(Status(503), "unreachable"), (Malformed(), "unusable_answer")]
+)
 async def test_a_model_that_fails_twice_is_told_and_the_session_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: WireStep
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: WireStep, reason: str
 ) -> None:  # C13
     steps: list[WireStep] = [chosen("weather_agent"), trouble, trouble, chosen("weather_agent"), SUNNY]
-    client, sent = await talked(tmp_path, monkeypatch, steps, QUESTION, QUESTION)
+    with capture_logs() as logged:
+        client, sent = await talked(tmp_path, monkeypatch, steps, QUESTION, QUESTION)
+    assert [each["reason"] for each in logged if each["event"] == "model_failed"] == [reason]
     assert (final(client), client.text("m-1")) == ("refused", "")
     assert client.of("m-1", "error")[0]["content"]["code"] == "model_failed"
     assert (final(client, "m-2"), len(sent)) == ("done", 5)
