@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -199,6 +200,32 @@ def test_a_text_that_waits_is_edited_and_approved_by_a_person(
         expect(text).to_have_value("Goodbye then.")
         page.get_by_role("button", name="Reject").click()
         expect(page.get_by_text("A person: rejected")).to_be_visible()
+        console.was_clean()
+
+
+@needs_a_browser
+def test_what_was_typed_over_one_waiting_text_is_not_sent_in_place_of_the_next(
+    tmp_path: Path,
+) -> None:  # what must be shown: 1
+    with opened_console(tmp_path) as console:
+        page, base = console.page, console.base
+        flow_id = published(base, "clinic-v1", approval=True)
+        a_conversation(base, flow_id)
+
+        def human(outcome: str, **more: str) -> None:
+            call(base, "POST", "/v1/handle-human-task", {**CALL, "outcome": outcome, **more})
+
+        human("waiting", text="We refund it today.")
+        console.open("/conversations/conv-1")
+        text = page.get_by_label("What the agent wants to say")
+        text.fill("We refund it this week.")
+        human("approved")  # by a colleague, while this person is still typing
+        human("waiting", text="You come on Monday.")
+        expect(text).to_have_value("You come on Monday.")
+        page.get_by_role("button", name="Approve", exact=True).click()
+        expect(page.get_by_text("A person: approved")).to_have_count(2)
+        rows = call(base, "GET", "/v1/conversations/conv-1/journal")
+        assert "this week" not in json.dumps(rows)
         console.was_clean()
 
 

@@ -55,7 +55,9 @@ function HumanPart({ conversation, rows, latest }: Props): ReactNode {
   const id = conversation.conversationId;
   const moment = useQuery({ ...momentQuery(id, latest), enabled: latest > 0 });
   const waiting = conversation.status === "active" ? waitingText(rows) : null;
-  const [text, setText] = useState<string | null>(null);
+  const [edited, setEdited] = useState<{ readonly id: number; readonly text: string } | null>(null);
+  // What was typed belongs to the text that waited then: the next one is shown as it was written.
+  const text = edited !== null && edited.id === waiting?.id ? edited.text : null;
   const report = useMutation({
     mutationFn: async (what: { readonly outcome: string; readonly text?: string }) => {
       const decided = waiting === null ? {} : { approvalId: waiting.id };
@@ -66,7 +68,7 @@ function HumanPart({ conversation, rows, latest }: Props): ReactNode {
       }
     },
     onSuccess: () => {
-      setText(null);
+      setEdited(null);
       void queries.invalidateQueries({ queryKey: ["conversation", id] });
     },
   });
@@ -95,7 +97,7 @@ function HumanPart({ conversation, rows, latest }: Props): ReactNode {
                 {...field}
                 rows={4}
                 value={text ?? waiting.text}
-                onChange={(event) => setText(event.target.value)}
+                onChange={(event) => setEdited({ id: waiting.id, text: event.target.value })}
               />
             )}
           </Field>
