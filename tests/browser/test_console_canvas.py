@@ -1,4 +1,5 @@
-"""What is done on the canvas beyond drawing: tasks copied and pasted, and what flow tests have reached."""
+"""What is done on the canvas beyond drawing: tasks copied and pasted, what the panel of one writes, and what
+flow tests have reached."""
 
 from __future__ import annotations
 
@@ -136,6 +137,59 @@ def test_a_task_that_is_dragged_takes_its_connections_along_and_none_else(
         assert after["y"] > before["y"]
         page.get_by_role("button", name="Undo").click()
         expect(page.get_by_text("Unsaved")).to_have_count(0)
+        console.was_clean()
+
+
+def test_a_field_of_json_writes_what_was_typed_in_it_and_into_its_own_task(
+    tmp_path: Path,
+) -> None:  # what must be shown: 2
+    mapped = {"toolName": "book", "resultMapping": {"from": "visit"}}
+    chosen = {"mcpServerName": "crm", "selectedTools": [mapped]}
+    helpers = {"visit": [{"n": 1}, {"n": 2}, {"n": 3}], "reception": [{"of": "reception"}]}
+    with opened_console(tmp_path) as console:
+        flow_id = published(console.base, "clinic-v1")
+        path = f"/v1/flows/{flow_id}/versions"
+        document = call(console.base, "GET", f"{path}/clinic-v1")
+        for task in document["tasks"]:
+            task["aiHelpers"] = helpers.get(task["_id"], [])
+        tasks_of(document)["visit"]["mcpToolSelection"] = [chosen]
+        changed = {**document, "_id": "helped", "draft": True}
+        version_id = call(console.base, "POST", path, changed)["versionId"]
+        console.open(f"/flows/{flow_id}/versions/{version_id}")
+        page = console.page
+        fields = page.get_by_role("region", name="Ai helpers").get_by_role("textbox")
+        page.get_by_label("Search tasks").fill("visit")
+        page.get_by_text("All other properties").click()
+        expect(fields).to_have_count(3)
+        mapping = page.get_by_label("Result mapping")
+        expect(mapping).to_have_value(re.compile('"visit"'))
+        for field in (fields.first, mapping):
+            field.focus()
+            page.keyboard.press("Tab")
+        expect(page.get_by_text("Unsaved changes")).to_have_count(0)
+
+        page.get_by_label("Search tasks").fill("reception")
+        expect(fields).to_have_count(1)
+        expect(fields).to_have_value(re.compile('"reception"'))
+        fields.focus()
+        page.keyboard.press("Tab")
+        expect(page.get_by_text("Unsaved changes")).to_have_count(0)
+
+        page.get_by_label("Search tasks").fill("visit")
+        page.get_by_role("button", name="Remove: Ai helper 1").click()
+        expect(fields).to_have_count(2)
+        fields.first.focus()
+        page.keyboard.press("Tab")
+        expect(fields.first).to_have_value(re.compile('"n": 2'))
+        fields.last.fill('{"n": 4}')
+        mapping.fill('{"to": "visit"}')
+        page.keyboard.press("Tab")
+        page.get_by_role("button", name="Save draft").click()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
+        saved = tasks_of(call(console.base, "GET", f"{path}/{page.url.rpartition('/')[2]}"))
+        assert saved["visit"]["aiHelpers"] == [{"n": 2}, {"n": 4}]
+        assert saved["visit"]["mcpToolSelection"][0]["selectedTools"][0]["resultMapping"] == {"to": "visit"}
+        assert saved["reception"]["aiHelpers"] == helpers["reception"]
         console.was_clean()
 
 

@@ -141,20 +141,24 @@ function Text({ scope, name, node, value, change }: FormProps): ReactNode {
   );
 }
 
-/** What has no control of its own, as JSON. */
+/** What has no control of its own, as JSON. It is written when it is left, if it is another text than the value's:
+ * another task's field, or another item's after one is removed, is another field. */
 function Raw({ scope, name, node, value, change }: FormProps): ReactNode {
+  const known = value === undefined ? "" : JSON.stringify(value, null, 2);
   return (
     <Field label={labelOf(name)} {...hintOf(node)}>
       {(field) => (
         <textarea
           {...field}
+          key={known}
           className="mono"
           rows={3}
           disabled={scope.readOnly}
-          defaultValue={value === undefined ? "" : JSON.stringify(value, null, 2)}
+          defaultValue={known}
           onBlur={(event) => {
+            const written = event.target.value;
             try {
-              change(event.target.value.trim() === "" ? undefined : JSON.parse(event.target.value));
+              if (written !== known) change(written.trim() === "" ? undefined : JSON.parse(written));
               event.target.setCustomValidity("");
             } catch (error) {
               event.target.setCustomValidity(String(error));

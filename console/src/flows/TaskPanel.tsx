@@ -178,7 +178,7 @@ function BySchema({ document, task, schema, put, readOnly }: BySchemaProps): Rea
       <div className="stack">
         {properties.map(([name, node]) => (
           <SchemaForm
-            key={name}
+            key={`${task._id} ${name}`}
             scope={scope}
             name={name}
             node={name === "routingParameters" && routing !== undefined ? routing : node}
