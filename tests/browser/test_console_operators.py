@@ -204,6 +204,33 @@ def test_a_text_that_waits_is_edited_and_approved_by_a_person(
 
 
 @needs_a_browser
+def test_conversations_are_moved_by_the_mapping_that_was_tried_and_by_no_other(
+    tmp_path: Path,
+) -> None:  # what must be shown: 1
+    with opened_console(tmp_path) as console:
+        page, base = console.page, console.base
+        flow_id = published(base, "clinic-v1", "clinic-v2")
+        start = {**CALL, "flowId": flow_id, "tag": "prod", "channel": "phone"}
+        call(base, "POST", "/v1/handle-new-contact", start)
+        console.open(f"/flows/{flow_id}/publishing?show=migrate")
+        mapping = page.get_by_role("textbox")
+        page.get_by_role("button", name="Dry run").click()
+        move = page.get_by_role("button", name="Move 1 conversation")
+        expect(move).to_be_enabled()
+        mapping.fill("reception -> visit")
+        expect(move).to_be_disabled()
+        mapping.fill("")
+        expect(move).to_be_enabled()
+        mapping.fill("reception -> visit")
+        page.get_by_role("button", name="Dry run").click()
+        expect(page.get_by_role("cell", name="visit")).to_be_visible()
+        move.click()
+        expect(page.get_by_text("1 conversation has moved.")).to_be_visible()
+        assert call(base, "GET", "/v1/conversations/conv-1")["task"] == "Visita Perché"
+        console.was_clean()
+
+
+@needs_a_browser
 def test_what_was_typed_over_one_waiting_text_is_not_sent_in_place_of_the_next(
     tmp_path: Path,
 ) -> None:  # what must be shown: 1

@@ -19,23 +19,24 @@ export function Migrate({ flow, versions }: OfFlow): ReactNode {
   const [written, setWritten] = useState("");
   const mapping = mappingOf(written);
   const migrate = useMutation({
-    mutationFn: (dryRun: boolean) =>
+    mutationFn: ({ dryRun, pairs }: { readonly dryRun: boolean; readonly pairs: Record<string, string> }) =>
       reply(
         client.POST("/v1/flows/{flow_id}/migrations", {
           params: { path: { flow_id: flow.id }, query: { dryRun } },
-          body: { fromVersionId: from, toVersionId: to, mapping: mapping.pairs, limit: 1000 },
+          body: { fromVersionId: from, toVersionId: to, mapping: pairs, limit: 1000 },
         }),
       ),
   });
   const submit = (event: FormEvent): void => {
     event.preventDefault();
-    migrate.mutate(true);
+    migrate.mutate({ dryRun: true, pairs: mapping.pairs });
   };
   const report = migrate.data;
   const asTried =
     report?.dryRun === true &&
     report.fromVersionId === from &&
     report.toVersionId === to &&
+    JSON.stringify(migrate.variables?.pairs) === JSON.stringify(mapping.pairs) &&
     !migrate.isPending;
   const movable = (report?.counts.keep ?? 0) + (report?.counts.map ?? 0);
   return (
@@ -78,7 +79,7 @@ export function Migrate({ flow, versions }: OfFlow): ReactNode {
           <Button
             kind="danger"
             disabled={!asTried || movable === 0 || mapping.wrong.length > 0}
-            onClick={() => migrate.mutate(false)}
+            onClick={() => migrate.mutate({ dryRun: false, pairs: mapping.pairs })}
           >
             {say("migrateNow", { count: movable })}
           </Button>
