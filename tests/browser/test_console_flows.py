@@ -196,6 +196,64 @@ def test_what_somebody_else_saved_meanwhile_is_merged(tmp_path: Path) -> None:
         console.was_clean()
 
 
+WRONG_TYPES = [
+    ("/globalTasks", "x"),
+    ("/variables", "x"),
+    ("/variables", 5),
+    ("/variables", [None]),
+    ("/tasks/0/name", 5),
+    ("/tasks/0/description", {}),
+    ("/tasks/0/connectedTasks", "abc"),
+    ("/tasks/0/connectedTasks", 5),
+    ("/tasks/0/transitionParameters", {}),
+    ("/tasks/0/transitionParameters", [None]),
+    ("/tasks/0/excludedGlobalTasks", 5),
+    ("/tasks/0/prompt", 5),
+]
+
+
+def test_a_value_of_a_wrong_type_is_a_problem_and_takes_no_work_away(
+    tmp_path: Path,
+) -> None:  # what must be shown: 2
+    with opened_console(tmp_path) as console:
+        created(console)
+        page = console.page
+        draft: dict[str, Any] = json.loads(draft_of(console))
+        draft["tasks"][0]["prompt"] = "Unsaved work."
+        problems = page.get_by_role("region", name="Problems")
+        nodes = page.locator(".task-node")
+
+        def write(document: dict[str, Any]) -> None:
+            page.get_by_role("tab", name="Document").click()
+            page.get_by_role("textbox", name="Document").click()
+            page.keyboard.press("Control+a")
+            page.keyboard.insert_text(json.dumps(document))
+
+        for pointer, value in WRONG_TYPES:
+            wrong: Any = json.loads(json.dumps(draft))
+            *way, last = pointer.split("/")[1:]
+            place = wrong
+            for step in way:
+                place = place[int(step) if step.isdecimal() else step]
+            place[last] = value
+            write(wrong)
+            expect(problems.locator("code", has_text=pointer).first).to_be_visible()
+            page.get_by_role("tab", name="Graph").click()
+            told = page.get_by_role("heading", name="This cannot be drawn")
+            if nodes.count() == 2:
+                page.locator("[data-task=welcome]").click()
+            expect(told.or_(page.get_by_role("region", name="welcome")).first).to_be_visible()
+            expect(problems.locator("code", has_text=pointer).first).to_be_visible()
+            write(draft)
+            page.get_by_role("tab", name="Graph").click()
+            expect(nodes).to_have_count(2)
+            expect(told).to_have_count(0)
+        page.get_by_role("button", name="Save draft").click()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
+        assert json.loads(draft_of(console))["tasks"][0]["prompt"] == "Unsaved work."
+        assert console.foreign == []  # the browser's own lines name what could not be drawn
+
+
 def test_it_speaks_the_browsers_language(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         browser = console.page.context.browser

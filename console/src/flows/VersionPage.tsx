@@ -14,9 +14,10 @@ import {
 import { Link, useNavigate, useParams } from "react-router";
 import { refusal } from "../api/client";
 import { useText } from "../i18n";
-import { Badge, PageHead } from "../shell/kit";
+import { Boundary } from "../shell/ErrorBoundary";
+import { Badge, Button, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
-import { ErrorState, Loading, ScopeMissing } from "../shell/states";
+import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
 import { Simulations } from "../talk/Simulations";
 import { Talk } from "../talk/Talk";
 import { segmentsOf, taskAt, taskById, type VersionDocument } from "./document";
@@ -142,6 +143,15 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   const version = versions.find((each) => each.versionId === versionId);
   const wantedTask = wanted.id === "" ? null : wanted;
   const wantedPlace = segmentsOf(wanted.pointer).length === 0 ? null : wanted;
+  // What is typed may have any type, and the problems say so: it must not take the page and all work with it.
+  const cannotBeDrawn = (
+    <EmptyState
+      title={say("cannotBeDrawn")}
+      actions={<Button onClick={() => setTab("document")}>{say("documentTab")}</Button>}
+    >
+      {say("cannotBeDrawnText")}
+    </EmptyState>
+  );
 
   return (
     <div className="workbench">
@@ -189,28 +199,32 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
             </Tabs.List>
             <Tabs.Content value="graph" className="view" tabIndex={-1}>
               <Suspense fallback={<Loading />}>
-                <Canvas
-                  document={document}
-                  change={change}
-                  undo={undo}
-                  redo={redo}
-                  shown={shown}
-                  select={setSelected}
-                  wanted={wantedTask}
-                  readOnly={readOnly}
-                />
-                {task === undefined ? null : (
-                  <TaskPanel
-                    flowId={flowId}
-                    renderedFor={renderedFor}
-                    renderFor={renderFor}
+                <Boundary place={document} instead={cannotBeDrawn}>
+                  <Canvas
                     document={document}
-                    task={task}
-                    schema={schema}
                     change={change}
-                    select={choose}
+                    undo={undo}
+                    redo={redo}
+                    shown={shown}
+                    select={setSelected}
+                    wanted={wantedTask}
                     readOnly={readOnly}
                   />
+                </Boundary>
+                {task === undefined ? null : (
+                  <Boundary place={document} instead={cannotBeDrawn}>
+                    <TaskPanel
+                      flowId={flowId}
+                      renderedFor={renderedFor}
+                      renderFor={renderFor}
+                      document={document}
+                      task={task}
+                      schema={schema}
+                      change={change}
+                      select={choose}
+                      readOnly={readOnly}
+                    />
+                  </Boundary>
                 )}
               </Suspense>
             </Tabs.Content>
@@ -228,7 +242,9 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
               </Suspense>
             </Tabs.Content>
           </Tabs.Root>
-          <Problems verdict={verdict} document={document} go={go} fix={change} readOnly={readOnly} />
+          <Boundary place={verdict}>
+            <Problems verdict={verdict} document={document} go={go} fix={change} readOnly={readOnly} />
+          </Boundary>
         </div>
         <div className="work-side">
           <Talk

@@ -78,4 +78,25 @@ describe("quick fixes", () => {
     expect(nearest("order", ["ordre", "welcome"])).toBe("ordre");
     expect(nearest("order", ["zzzzzzzzzz"])).toBeUndefined();
   });
+
+  it("find nothing to offer, and nothing to fail on, where a value has a wrong type", () => {
+    const wrong: readonly object[] = [
+      ...["variables", "tasks", "globalTasks"].flatMap((name) => [
+        { [name]: "x" },
+        { [name]: 5 },
+        { [name]: [null] },
+      ]),
+      { defaultLanguage: 5 },
+    ];
+    const places = ["", "/variables", "/variables/0", "/variables/0/_id", "/tasks/0", "/tasks/0/name", "/x"];
+    const codes = ["unknown_variable", "unknown_task", "duplicate_id", "unused_variable", "unreachable_task"];
+    for (const part of wrong) {
+      const document = { ...flow(), ...part } as VersionDocument;
+      const findings = codes.flatMap((code) => places.map((pointer) => ({ code, pointer, message: "" })));
+      for (const finding of findings) expect(() => quickFixes(finding, document)).not.toThrow();
+      const said = { ...document, text: "vars.agee > 1" } as VersionDocument;
+      const unknown = { code: "condition_unknown_name", pointer: "/text", message: "" };
+      expect(() => quickFixes(unknown, said)).not.toThrow();
+    }
+  });
 });

@@ -85,7 +85,7 @@ const taskIsMade: Fixer = ({ pointer }, document) => {
 
 const taskIds = (document: VersionDocument): readonly string[] => tasksOf(document).map((task) => task._id);
 const variableIds = (document: VersionDocument): readonly string[] =>
-  (document.variables ?? []).map((each) => each._id);
+  Array.isArray(document.variables) ? document.variables.map((each) => each?._id ?? "") : [];
 
 const unreachableTask: Fixer = ({ pointer }, document) => {
   const id = document.tasks?.[Number(segmentsOf(pointer)[1])]?._id;
@@ -104,7 +104,10 @@ const renamedApart: Fixer = ({ pointer }, document) => {
   const all = collection === undefined ? undefined : document[collection as keyof VersionDocument];
   if (typeof found !== "string" || !Array.isArray(all)) return [];
   const key = segmentsOf(pointer).at(-1) ?? "_id";
-  const free = freeName(found, new Set(all.map((each) => String((each as Record<string, unknown>)[key]))));
+  const free = freeName(
+    found,
+    new Set(all.map((each) => String((each as Record<string, unknown> | null)?.[key]))),
+  );
   return [{ name: "renameApart", about: free, apply: (now) => withValueAt(now, pointer, free) }];
 };
 

@@ -4,11 +4,13 @@ import { ErrorState } from "./states";
 
 interface Props {
   readonly children: ReactNode;
-  readonly place: string;
+  readonly place: unknown;
+  /** What is shown in its place; the error itself where nothing is said here. */
+  readonly instead?: ReactNode;
 }
 
-/** A page that throws is a message on that page; the next address starts anew. */
-class Boundary extends Component<Props, { error: Error | null; place: string }> {
+/** What throws is a message where it would be, and all around it stays; with another `place` it starts anew. */
+export class Boundary extends Component<Props, { error: Error | null; place: unknown }> {
   override state = { error: null, place: this.props.place };
 
   static getDerivedStateFromError(error: Error): { error: Error } {
@@ -17,21 +19,19 @@ class Boundary extends Component<Props, { error: Error | null; place: string }> 
 
   static getDerivedStateFromProps(
     props: Props,
-    state: { place: string },
-  ): { error: null; place: string } | null {
+    state: { place: unknown },
+  ): { error: null; place: unknown } | null {
     return props.place === state.place ? null : { error: null, place: props.place };
   }
 
   override render(): ReactNode {
     const { error } = this.state;
-    return error === null ? (
-      this.props.children
-    ) : (
-      <ErrorState error={error} retry={() => this.setState({ error: null })} />
-    );
+    if (error === null) return this.props.children;
+    return this.props.instead ?? <ErrorState error={error} retry={() => this.setState({ error: null })} />;
   }
 }
 
+/** A page that throws is a message on that page; the next address starts anew. */
 export function ErrorBoundary({ children }: { readonly children: ReactNode }): ReactNode {
   return <Boundary place={useLocation().pathname}>{children}</Boundary>;
 }

@@ -33,6 +33,9 @@ export const flows = {
   views: "Views of the version",
   graphTab: "Graph",
   documentTab: "Document",
+  cannotBeDrawn: "This cannot be drawn",
+  cannotBeDrawnText:
+    "A value is of another type than it has to be: the problems name it. Put it right in the document; nothing of your work is lost.",
   canvas: "Tasks and connections",
   minimap: "Overview",
   tools: "Drawing",

@@ -36,6 +36,9 @@ export const flows: Translation<typeof english> = {
   views: "Vistas de la versión",
   graphTab: "Grafo",
   documentTab: "Documento",
+  cannotBeDrawn: "Esto no se puede dibujar",
+  cannotBeDrawnText:
+    "Un valor es de un tipo distinto del que debe tener: los problemas lo indican. Corrígelo en el documento; de tu trabajo no se pierde nada.",
   canvas: "Tareas y conexiones",
   minimap: "Vista general",
   tools: "Dibujo",

@@ -36,6 +36,9 @@ export const flows: Translation<typeof english> = {
   views: "Viste della versione",
   graphTab: "Grafo",
   documentTab: "Documento",
+  cannotBeDrawn: "Questo non si può disegnare",
+  cannotBeDrawnText:
+    "Un valore è di un tipo diverso da quello che deve avere: i problemi lo indicano. Correggilo nel documento; del tuo lavoro non va perso nulla.",
   canvas: "Compiti e collegamenti",
   minimap: "Panoramica",
   tools: "Disegno",
