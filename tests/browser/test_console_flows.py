@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,42 @@ def test_what_somebody_else_saved_meanwhile_is_merged(tmp_path: Path) -> None:
         expect(page.get_by_text("Draft saved")).to_be_visible()
         merged = json.loads(draft_of(console))
         assert (merged["globalPrompt"], merged["tasks"][0]["description"]) == ("Theirs.", "Ours.")
+        console.was_clean()
+
+
+def test_work_that_is_not_saved_is_left_on_purpose_only(tmp_path: Path) -> None:  # what must be shown: 2
+    with opened_console(tmp_path) as console:
+        created(console)
+        page = console.page
+        at, nodes = page.url, page.locator(".task-node")
+        asked = page.get_by_role("dialog", name="Leave without saving?")
+        page.get_by_role("button", name="Add task").click()
+        expect(nodes).to_have_count(3)
+        page.get_by_role("link", name="Conversations").click()
+        expect(asked).to_be_visible()
+        console.is_accessible()
+        asked.get_by_role("button", name="Stay").click()
+        expect(asked).to_have_count(0)
+        page.go_back()
+        expect(asked).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(asked).to_have_count(0)
+        assert page.url == at
+        expect(nodes).to_have_count(3)
+
+        page.get_by_role("button", name="Save draft").click()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
+        expect(asked).to_have_count(0)
+        assert page.url != at, "what was saved has its own address, on which the work goes on"
+        page.get_by_role("button", name="Add task").click()
+        expect(nodes).to_have_count(4)
+        page.get_by_role("link", name="Conversations").click()
+        asked.get_by_role("button", name="Leave").click()
+        expect(page.get_by_role("heading", name="There are no conversations yet")).to_be_visible()
+        page.go_back()
+        expect(nodes).to_have_count(3)
+        page.go_back()
+        expect(page).not_to_have_url(re.compile("/versions/"))
         console.was_clean()
 
 

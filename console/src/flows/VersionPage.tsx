@@ -11,11 +11,11 @@ import {
   useRef,
   useState,
 } from "react";
-import { Link, useNavigate, useParams } from "react-router";
+import { Link, useBlocker, useNavigate, useParams } from "react-router";
 import { refusal } from "../api/client";
 import { useText } from "../i18n";
 import { Boundary } from "../shell/ErrorBoundary";
-import { Badge, Button, PageHead } from "../shell/kit";
+import { Badge, Button, Dialog, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
 import { Simulations } from "../talk/Simulations";
@@ -114,7 +114,6 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   const schema = useQuery(schemaQuery).data;
   const flow = useQuery(flowsQuery).data?.find((each) => each.id === flowId);
   const dirty = isDirty(state);
-  useLeavingWarned(dirty);
 
   const change = useCallback(
     (next: VersionDocument, as?: string) =>
@@ -155,6 +154,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
 
   return (
     <div className="workbench">
+      <LeavingHeld dirty={dirty} />
       <PageHead
         title={flow?.name ?? flowId}
         trail={
@@ -291,8 +291,10 @@ function VersionNote({
   );
 }
 
-/** The browser asks before a page with unsaved changes is closed. */
-function useLeavingWarned(dirty: boolean): void {
+/** Work that is not saved is left on purpose only: the browser asks before the page is closed, a dialog before another
+ * one is shown. */
+function LeavingHeld({ dirty }: { readonly dirty: boolean }): ReactNode {
+  const say = useText("flows");
   const now = useRef(dirty);
   now.current = dirty;
   useEffect(() => {
@@ -302,4 +304,27 @@ function useLeavingWarned(dirty: boolean): void {
     window.addEventListener("beforeunload", leaving);
     return () => window.removeEventListener("beforeunload", leaving);
   }, []);
+  const held = useBlocker(
+    ({ currentLocation, nextLocation, historyAction }) =>
+      // A save replaces the address by that of what it made, and the same work goes on there.
+      dirty && historyAction !== "REPLACE" && nextLocation.pathname !== currentLocation.pathname,
+  );
+  const stay = (): void => {
+    if (held.state === "blocked") held.reset();
+  };
+  return (
+    <Dialog title={say("leaveTitle")} open={held.state === "blocked"} close={stay}>
+      <div className="stack">
+        <p>{say("leaveText")}</p>
+        <div className="row">
+          <Button kind="primary" onClick={stay}>
+            {say("stay")}
+          </Button>
+          <Button kind="danger" onClick={() => held.proceed?.()}>
+            {say("leave")}
+          </Button>
+        </div>
+      </div>
+    </Dialog>
+  );
 }

@@ -1,6 +1,6 @@
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { type ComponentType, lazy, type ReactNode, Suspense, useEffect, useMemo, useState } from "react";
-import { BrowserRouter, Navigate, Route, Routes } from "react-router";
+import { createBrowserRouter, Navigate, Route, RouterProvider, Routes } from "react-router";
 import { Refused } from "../api/client";
 import FlowsPage from "../flows/FlowsPage";
 import { type Dictionary, dictionaryOf, type Language, languageOf, SpeechContext } from "../i18n";
@@ -68,24 +68,31 @@ function SpeechProvider({ children }: { readonly children: ReactNode }): ReactNo
   return <SpeechContext value={speech}>{children}</SpeechContext>;
 }
 
+// A router that has its pages as data is the one that can hold back a navigation: unsaved work asks for that.
+const ROUTER = createBrowserRouter([{ path: "*", element: <Rooms /> }], { basename: "/console" });
+
 export function App(): ReactNode {
   const [queries] = useState(newQueries);
   return (
     <SpeechProvider>
       <QueryClientProvider client={queries}>
-        <BrowserRouter basename="/console">
-          <Session>
-            <Layout>
-              <ErrorBoundary>
-                <Suspense fallback={<Loading />}>
-                  <Pages />
-                </Suspense>
-              </ErrorBoundary>
-            </Layout>
-          </Session>
-        </BrowserRouter>
+        <RouterProvider router={ROUTER} />
       </QueryClientProvider>
     </SpeechProvider>
+  );
+}
+
+function Rooms(): ReactNode {
+  return (
+    <Session>
+      <Layout>
+        <ErrorBoundary>
+          <Suspense fallback={<Loading />}>
+            <Pages />
+          </Suspense>
+        </ErrorBoundary>
+      </Layout>
+    </Session>
   );
 }
 
