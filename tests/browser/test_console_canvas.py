@@ -140,6 +140,53 @@ def test_a_task_that_is_dragged_takes_its_connections_along_and_none_else(
         console.was_clean()
 
 
+def test_what_is_selected_is_deleted_from_the_graph_and_from_nowhere_else(
+    tmp_path: Path,
+) -> None:  # what must be shown: 2
+    with opened_console(tmp_path) as console:
+        drawn(console)
+        page = console.page
+        nodes = page.locator(".task-node")
+        page.locator("[data-task=visit]").click()
+        for place in (
+            page.get_by_role("button", name="Send"),
+            page.get_by_role("tab", name="Graph"),
+            page.get_by_role("button", name="Publish"),
+        ):
+            place.focus()
+            page.keyboard.press("Delete")
+            page.keyboard.press("Backspace")
+        page.get_by_role("button", name="Publish").click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").focus()
+        page.keyboard.press("Delete")
+        page.keyboard.press("Escape")
+        expect(page.get_by_text("Unsaved changes")).to_have_count(0)
+        expect(nodes).to_have_count(6)
+
+        page.get_by_role("region", name="Visita").get_by_role("button", name="Close").click()
+        page.locator("[data-task=visit]").click()
+        page.keyboard.press("Delete")
+        expect(nodes).to_have_count(5)
+        page.get_by_role("button", name="Undo").click()
+        expect(nodes).to_have_count(6)
+        page.locator("[data-task=reception]").click(modifiers=["Control"])
+        page.keyboard.press("Backspace")
+        expect(nodes).to_have_count(4)
+        page.get_by_role("button", name="Undo").click()
+        expect(nodes).to_have_count(6)
+        edges = page.locator(".react-flow__edge")
+        ways = edges.count()
+        edges.first.focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Backspace")
+        expect(edges).to_have_count(ways - 1)
+        page.get_by_label("Search tasks").fill("visit")
+        page.keyboard.press("Backspace")
+        expect(page.get_by_label("Search tasks")).to_have_value("visi")
+        expect(nodes).to_have_count(6)
+        console.was_clean()
+
+
 def test_a_field_of_json_writes_what_was_typed_in_it_and_into_its_own_task(
     tmp_path: Path,
 ) -> None:  # what must be shown: 2

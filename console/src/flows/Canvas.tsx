@@ -50,7 +50,6 @@ export interface CanvasProps {
 
 // One object each: with another one at a render React Flow lets every node and edge look again at all there is.
 const NODE_TYPES = { task: TaskNode };
-const DELETE_KEYS = ["Delete", "Backspace"];
 const MULTI_SELECTION_KEYS = ["Shift", "Control", "Meta"];
 const NONE: ReadonlySet<string> = new Set();
 const FIT = { maxZoom: 1 };
@@ -188,6 +187,11 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
     change(next.document);
     select(next.ids);
   };
+  const remove = (): void =>
+    void flow.deleteElements({
+      nodes: nodes.filter((node) => node.selected),
+      edges: edges.filter((edge) => edge.selected),
+    });
   const arrange = async (): Promise<void> => {
     change(placed(document, await arranged(document)));
     void flow.fitView({ duration: 200 });
@@ -203,6 +207,8 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
     "mod+v": paste,
     "mod+a": () => select(new Set(tasksOf(document).map((task) => task._id))),
     n: add,
+    delete: remove,
+    backspace: remove,
     "/": () => search.current?.focus(),
   };
   const pressed = (event: KeyboardEvent): void => {
@@ -263,7 +269,7 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
         onDelete={removed}
         nodesDraggable={!readOnly}
         nodesConnectable={!readOnly}
-        deleteKeyCode={readOnly ? null : DELETE_KEYS}
+        deleteKeyCode={null}
         multiSelectionKeyCode={MULTI_SELECTION_KEYS}
         minZoom={0.05}
         fitView
