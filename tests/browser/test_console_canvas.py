@@ -3,11 +3,12 @@ flow tests have reached."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.console import IN_A_BROWSER, Console, call, opened_console, published, within_its_width
 
@@ -184,6 +185,68 @@ def test_what_is_selected_is_deleted_from_the_graph_and_from_nowhere_else(
         page.keyboard.press("Backspace")
         expect(page.get_by_label("Search tasks")).to_have_value("visi")
         expect(nodes).to_have_count(6)
+        console.was_clean()
+
+
+def written(page: Page) -> str:
+    """The text of the document as its editor shows it, whole."""
+    return page.evaluate(
+        "document.querySelector('.document-view .cm-content').cmTile.view.state.doc.toString()"
+    )
+
+
+def test_undo_goes_through_what_was_drawn_and_what_was_typed(tmp_path: Path) -> None:  # what must be shown: 2
+    with opened_console(tmp_path) as console:
+        drawn(console)
+        page = console.page
+        graph, text = page.get_by_role("tab", name="Graph"), page.get_by_role("tab", name="Document")
+        nodes, editor = page.locator(".task-node"), page.get_by_role("textbox", name="Document")
+        unsaved = page.get_by_text("Unsaved changes")
+        page.get_by_role("button", name="Add task").click()
+        expect(nodes).to_have_count(7)
+        text.click()
+        editor.click()
+        before = written(page)
+        page.keyboard.press("Control+Home")
+        page.keyboard.press("Control+Enter")
+        page.keyboard.press("Control+z")
+        assert written(page) == before
+        page.keyboard.press("Control+Home")
+        page.keyboard.type("never")
+        page.keyboard.press("ArrowLeft")  # what is typed after the cursor was elsewhere is another step
+        page.keyboard.press("ArrowRight")
+        page.keyboard.type(" goes on")
+        assert written(page).startswith("never goes on{")
+        graph.click()
+        expect(page.get_by_role("status").filter(has_text="is not JSON at the moment")).to_be_visible()
+        console.is_accessible()
+        expect(page.get_by_role("button", name="Add task")).to_be_disabled()
+        nodes.first.click()
+        expect(page.get_by_label("When to enter it")).to_be_disabled()
+        page.keyboard.press("Delete")
+        expect(nodes).to_have_count(7)
+        text.click()
+        assert written(page).startswith("never goes on{")
+
+        editor.click()
+        page.keyboard.press("Control+z")
+        assert written(page).startswith("never{")
+        page.keyboard.press("Control+z")
+        assert written(page) == before
+        page.keyboard.press("Control+z")  # the task
+        expect(unsaved).to_have_count(0)
+        assert len(json.loads(written(page))["tasks"]) == 6
+        page.keyboard.press("Control+y")
+        assert written(page) == before
+        page.keyboard.press("Control+Shift+Z")
+        assert written(page).startswith("never{")
+        page.keyboard.press("Control+z")
+        graph.click()
+        expect(nodes).to_have_count(7)
+        expect(page.get_by_role("button", name="Add task")).to_be_enabled()
+        page.get_by_role("button", name="Undo").click()
+        expect(nodes).to_have_count(6)
+        expect(unsaved).to_have_count(0)
         console.was_clean()
 
 

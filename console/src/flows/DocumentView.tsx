@@ -1,19 +1,23 @@
 import { type Diagnostic, setDiagnostics } from "@codemirror/lint";
-import { Compartment, EditorState } from "@codemirror/state";
+import { EditorState, Transaction } from "@codemirror/state";
 import { EditorView } from "@codemirror/view";
 import { findNodeAtLocation, type Node, parseTree } from "jsonc-parser";
-import { type ReactNode, useEffect, useRef } from "react";
+import { type ReactNode, useEffect, useLayoutEffect, useRef } from "react";
 import { useText } from "../i18n";
-import { jsonEditing } from "./codemirror";
+import { historyOf, jsonEditing } from "./codemirror";
 import { segmentsOf, type VersionDocument } from "./document";
-import { parsed } from "./editor";
+import { difference, typedOn } from "./editor";
 import type { SchemaNode } from "./jsonSchema";
 import type { Problem } from "./verdict";
 
 export interface DocumentViewProps {
   readonly document: VersionDocument;
-  readonly brokenText: string | null;
-  readonly type: (text: string) => void;
+  /** The text as it was typed, null where it is the document's own. */
+  readonly typed: string | null;
+  /** Edits under the same name are undone together. */
+  readonly type: (text: string, as: string) => void;
+  readonly undo: () => void;
+  readonly redo: () => void;
   readonly problems: readonly Problem[];
   readonly schema: SchemaNode | undefined;
   /** The pointer to go to, with a number that rises with each wish. */
@@ -32,30 +36,33 @@ function nodeAt(tree: Node | undefined, pointer: string): Node | undefined {
 
 export default function DocumentView(props: DocumentViewProps): ReactNode {
   const say = useText("flows");
-  const { document, brokenText, problems, schema, wanted, readOnly } = props;
+  const { document, typed, undo, redo, problems, schema, wanted, readOnly } = props;
   const frame = useRef<HTMLDivElement>(null);
   const view = useRef<EditorView | null>(null);
   const type = useRef(props.type);
   type.current = props.type;
   const label = say("documentTab");
   const latest = useRef("");
-  latest.current = brokenText ?? JSON.stringify(document, null, 2);
+  latest.current = typed ?? JSON.stringify(document, null, 2);
 
   useEffect(() => {
     if (frame.current === null) return;
-    const changing = new Compartment();
+    let typing = { since: 0, at: 0 };
     const editor = new EditorView({
       parent: frame.current,
       state: EditorState.create({
         doc: latest.current,
         extensions: [
           jsonEditing(label, schema),
-          changing.of([]),
+          historyOf(undo, redo),
           EditorState.readOnly.of(readOnly),
-          EditorView.updateListener.of((update) => {
-            if (update.docChanged && !update.transactions.some((each) => each.isUserEvent("set"))) {
-              type.current(update.state.doc.toString());
-            }
+          EditorView.updateListener.of(({ docChanged, selectionSet, state, transactions }) => {
+            if (transactions.some((each) => each.isUserEvent("set"))) return;
+            if (!docChanged && selectionSet) typing = { ...typing, at: 0 };
+            if (!docChanged) return;
+            const kind = transactions.at(-1)?.annotation(Transaction.userEvent) ?? "";
+            typing = typedOn(typing, kind, Date.now());
+            type.current(state.doc.toString(), `type ${typing.since}`);
           }),
         ],
       }),
@@ -65,16 +72,19 @@ export default function DocumentView(props: DocumentViewProps): ReactNode {
       view.current = null;
       editor.destroy();
     };
-  }, [label, schema, readOnly]);
+  }, [label, schema, readOnly, undo, redo]);
 
-  useEffect(() => {
+  // Before anything more can be typed: what is typed then would be taken back by what was shown before.
+  useLayoutEffect(() => {
     const editor = view.current;
-    if (editor === null || brokenText !== null) return;
+    if (editor === null) return;
     const shown = editor.state.doc.toString();
-    if (JSON.stringify(parsed(shown)) === JSON.stringify(document)) return;
-    const text = JSON.stringify(document, null, 2);
-    editor.dispatch({ changes: { from: 0, to: shown.length, insert: text }, userEvent: "set" });
-  }, [document, brokenText]);
+    const text = typed ?? JSON.stringify(document, null, 2);
+    if (shown === text) return;
+    const changes = difference(shown, text);
+    const selection = { anchor: changes.from + changes.insert.length };
+    editor.dispatch({ changes, selection, scrollIntoView: true, userEvent: "set" });
+  }, [document, typed]);
 
   useEffect(() => {
     const editor = view.current;

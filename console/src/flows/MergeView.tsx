@@ -5,7 +5,7 @@ import { type ReactNode, useEffect, useRef, useState } from "react";
 import { useText } from "../i18n";
 import { Button } from "../shell/kit";
 import { ErrorState, Loading } from "../shell/states";
-import { jsonEditing } from "./codemirror";
+import { jsonEditing, OWN_HISTORY } from "./codemirror";
 import { sendable, type VersionDocument } from "./document";
 import { parsed } from "./editor";
 import { type Version, versionQuery } from "./queries";
@@ -33,7 +33,7 @@ export default function MergeView({ flowId, theirs, ours, take }: MergeViewProps
         doc: text(found.data),
         extensions: [jsonEditing(say("theirs"), undefined), EditorState.readOnly.of(true)],
       },
-      b: { doc: text(ours), extensions: [jsonEditing(say("ours"), undefined)] },
+      b: { doc: text(ours), extensions: [jsonEditing(say("ours"), undefined), OWN_HISTORY] },
       revertControls: "a-to-b",
       collapseUnchanged: { margin: 3, minSize: 6 },
     });

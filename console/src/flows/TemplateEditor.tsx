@@ -3,7 +3,7 @@ import { autocompletion, type CompletionContext, type CompletionResult } from "@
 import { EditorState } from "@codemirror/state";
 import { Decoration, EditorView, MatchDecorator, ViewPlugin, type ViewUpdate } from "@codemirror/view";
 import { type ReactNode, useEffect, useRef } from "react";
-import { editing } from "./codemirror";
+import { editing, OWN_HISTORY } from "./codemirror";
 import type { Variable } from "./document";
 
 const MARKS = new MatchDecorator({
@@ -86,6 +86,7 @@ export default function TemplateEditor({
         doc: first.current,
         extensions: [
           editing(label, false),
+          OWN_HISTORY,
           HIGHLIGHTING,
           autocompletion({ override: [completing(known)] }),
           EditorState.readOnly.of(readOnly),

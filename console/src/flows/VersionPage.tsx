@@ -109,7 +109,9 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   const [wanted, setWanted] = useState({ id: "", pointer: "", nth: 0 });
   const [renderedFor, renderFor] = useState(FOR_NOBODY);
   const [mergedWith, setMergedWith] = useState<Version | null>(null);
-  const { document, brokenText } = state;
+  const { document, typed, brokenText } = state;
+  // The graph shows what the text was last: a change of it would be one of that, and the text would be lost.
+  const held = readOnly || brokenText !== null;
   const verdict = useVerdict(flowId, document, brokenText, !readOnly);
   const schema = useQuery(schemaQuery).data;
   const flow = useQuery(flowsQuery).data?.find((each) => each.id === flowId);
@@ -197,6 +199,11 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                 {say("documentTab")}
               </Tabs.Trigger>
             </Tabs.List>
+            {tab === "graph" && brokenText !== null ? (
+              <p role="status" className="view-note">
+                {say("graphWaits")}
+              </p>
+            ) : null}
             <Tabs.Content value="graph" className="view" tabIndex={-1}>
               <Suspense fallback={<Loading />}>
                 <Boundary place={document} instead={cannotBeDrawn}>
@@ -208,7 +215,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                     shown={shown}
                     select={setSelected}
                     wanted={wantedTask}
-                    readOnly={readOnly}
+                    readOnly={held}
                   />
                 </Boundary>
                 {task === undefined ? null : (
@@ -222,7 +229,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                       schema={schema}
                       change={change}
                       select={choose}
-                      readOnly={readOnly}
+                      readOnly={held}
                     />
                   </Boundary>
                 )}
@@ -232,8 +239,10 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
               <Suspense fallback={<Loading />}>
                 <DocumentView
                   document={document}
-                  brokenText={brokenText}
-                  type={(text) => act({ do: "type", text })}
+                  typed={typed}
+                  type={(text, as) => act({ do: "type", text, as })}
+                  undo={undo}
+                  redo={redo}
                   problems={verdict.problems}
                   schema={schema}
                   wanted={wantedPlace}
@@ -243,7 +252,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
             </Tabs.Content>
           </Tabs.Root>
           <Boundary place={verdict}>
-            <Problems verdict={verdict} document={document} go={go} fix={change} readOnly={readOnly} />
+            <Problems verdict={verdict} document={document} go={go} fix={change} readOnly={held} />
           </Boundary>
         </div>
         <div className="work-side">

@@ -62,24 +62,45 @@ const COLOURS = HighlightStyle.define([
   { tag: [tags.number, tags.bool, tags.null], color: "var(--warn)" },
 ]);
 
-/** What every editor of the console has. Tab leaves it, unless `indents`. */
+/** Undo and redo of an editor's own text, where no page has them for more than that. */
+export const OWN_HISTORY: Extension = [history(), keymap.of(historyKeymap)];
+
+/** Undo and redo of the page that an editor is in. */
+export function historyOf(undo: () => void, redo: () => void): Extension {
+  const command = (act: () => void) => ({
+    preventDefault: true,
+    run: () => {
+      act();
+      return true;
+    },
+  });
+  return [
+    keymap.of([
+      { key: "Mod-z", ...command(undo) },
+      { key: "Mod-Shift-z", ...command(redo) },
+      { key: "Mod-y", ...command(redo) },
+    ]),
+    EditorView.domEventHandlers({
+      beforeinput: ({ inputType }) => {
+        const act = { historyUndo: undo, historyRedo: redo }[inputType];
+        act?.();
+        return act !== undefined;
+      },
+    }),
+  ];
+}
+
+/** What every editor of the console has beside its undo. Tab leaves it, unless `indents`. */
 export function editing(label: string, indents: boolean): Extension {
   return [
     LOOKS,
     syntaxHighlighting(COLOURS),
-    history(),
     drawSelection(),
     bracketMatching(),
     highlightSelectionMatches(),
     EditorView.lineWrapping,
     EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0" }),
-    keymap.of([
-      ...defaultKeymap,
-      ...historyKeymap,
-      ...completionKeymap,
-      ...searchKeymap,
-      ...(indents ? [indentWithTab] : []),
-    ]),
+    keymap.of([...defaultKeymap, ...completionKeymap, ...searchKeymap, ...(indents ? [indentWithTab] : [])]),
   ];
 }
 

@@ -1,12 +1,18 @@
 /** The document that is being worked on: one state behind graph and text, with undo and redo. */
 import type { VersionDocument } from "./document";
 
-export interface EditorState {
+/** What undo goes back to. */
+interface Moment {
   readonly document: VersionDocument;
+  /** The text as it was typed, null where the graph made the document. */
+  readonly typed: string | null;
   /** The text while it is no JSON object, null while it is. */
   readonly brokenText: string | null;
-  readonly past: readonly VersionDocument[];
-  readonly future: readonly VersionDocument[];
+}
+
+export interface EditorState extends Moment {
+  readonly past: readonly Moment[];
+  readonly future: readonly Moment[];
   /** What was saved last, or opened. */
   readonly saved: VersionDocument;
   /** Changes under the same name that follow each other are undone together. */
@@ -16,7 +22,7 @@ export interface EditorState {
 export type EditorAction =
   | { readonly do: "open"; readonly document: VersionDocument }
   | { readonly do: "change"; readonly document: VersionDocument; readonly as?: string }
-  | { readonly do: "type"; readonly text: string }
+  | { readonly do: "type"; readonly text: string; readonly as?: string }
   | { readonly do: "saved"; readonly document: VersionDocument }
   | { readonly do: "undo" }
   | { readonly do: "redo" };
@@ -24,14 +30,17 @@ export type EditorAction =
 const REMEMBERED = 200;
 
 export function opened(document: VersionDocument): EditorState {
-  return { document, brokenText: null, past: [], future: [], saved: document, last: null };
+  return { document, typed: null, brokenText: null, past: [], future: [], saved: document, last: null };
 }
 
-function changed(state: EditorState, document: VersionDocument, as: string | null): EditorState {
-  if (document === state.document) return state;
+function momentOf({ document, typed, brokenText }: EditorState): Moment {
+  return { document, typed, brokenText };
+}
+
+function changed(state: EditorState, next: Moment, as: string | null): EditorState {
   const together = as !== null && as === state.last;
-  const past = together ? state.past : [...state.past, state.document].slice(-REMEMBERED);
-  return { ...state, document, brokenText: null, past, future: [], last: as };
+  const past = together ? state.past : [...state.past, momentOf(state)].slice(-REMEMBERED);
+  return { ...state, ...next, past, future: [], last: as };
 }
 
 /** The JSON object that a text is; null for any other text. */
@@ -50,42 +59,62 @@ export function edit(state: EditorState, action: EditorAction): EditorState {
   switch (action.do) {
     case "open":
       return opened(action.document);
-    case "change":
-      return changed(state, action.document, action.as ?? null);
+    case "change": {
+      const { document } = action;
+      if (document === state.document) return state;
+      return changed(state, { document, typed: null, brokenText: null }, action.as ?? null);
+    }
     case "type": {
-      const document = parsed(action.text);
-      return document === null ? { ...state, brokenText: action.text } : changed(state, document, "type");
+      const typed = action.text;
+      const document = parsed(typed);
+      const next =
+        document === null
+          ? { document: state.document, typed, brokenText: typed }
+          : { document, typed, brokenText: null };
+      return changed(state, next, action.as ?? "type");
     }
     case "saved":
       return { ...state, saved: action.document, last: null };
     case "undo": {
       const before = state.past.at(-1);
       if (before === undefined) return state;
-      const future = [state.document, ...state.future];
-      return {
-        ...state,
-        document: before,
-        brokenText: null,
-        past: state.past.slice(0, -1),
-        future,
-        last: null,
-      };
+      const future = [momentOf(state), ...state.future];
+      return { ...state, ...before, past: state.past.slice(0, -1), future, last: null };
     }
     case "redo": {
       const [after, ...future] = state.future;
       if (after === undefined) return state;
-      return {
-        ...state,
-        document: after,
-        brokenText: null,
-        past: [...state.past, state.document],
-        future,
-        last: null,
-      };
+      return { ...state, ...after, past: [...state.past, momentOf(state)], future, last: null };
     }
   }
 }
 
 export function isDirty(state: EditorState): boolean {
   return state.brokenText !== null || state.document !== state.saved;
+}
+
+// --- typing -----------------------------------------------------------------------------------
+
+/** When the edits of a text that are undone together began, and when the last one was, in ms. */
+export interface Typing {
+  readonly since: number;
+  readonly at: number;
+}
+
+const PAUSE_MS = 500;
+
+/** An edit goes with the one before it if it is typing or deleting, and comes right after it. */
+export function typedOn(before: Typing, kind: string, at: number): Typing {
+  const together = /^(input\.type|delete)\b/.test(kind) && at - before.at < PAUSE_MS;
+  return { since: together ? before.since : at, at };
+}
+
+/** The one place where two texts differ: what lies there in the first, and what in the second. */
+export function difference(before: string, after: string): { from: number; to: number; insert: string } {
+  const most = Math.min(before.length, after.length);
+  let from = 0;
+  while (from < most && before[from] === after[from]) from += 1;
+  let end = 0;
+  while (end < most - from && before.at(-1 - end) === after.at(-1 - end)) end += 1;
+  return { from, to: before.length - end, insert: after.slice(from, after.length - end) };
 }

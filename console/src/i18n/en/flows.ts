@@ -33,6 +33,8 @@ export const flows = {
   views: "Views of the version",
   graphTab: "Graph",
   documentTab: "Document",
+  graphWaits:
+    "The text of the document is not JSON at the moment. The graph shows what it was before, and can be changed again once the text is put right.",
   cannotBeDrawn: "This cannot be drawn",
   cannotBeDrawnText:
     "A value is of another type than it has to be: the problems name it. Put it right in the document; nothing of your work is lost.",

@@ -36,6 +36,8 @@ export const flows: Translation<typeof english> = {
   views: "Vistas de la versión",
   graphTab: "Grafo",
   documentTab: "Documento",
+  graphWaits:
+    "El texto del documento no es JSON en este momento. El grafo muestra lo que era antes, y se puede cambiar de nuevo cuando el texto esté bien.",
   cannotBeDrawn: "Esto no se puede dibujar",
   cannotBeDrawnText:
     "Un valor es de un tipo distinto del que debe tener: los problemas lo indican. Corrígelo en el documento; de tu trabajo no se pierde nada.",

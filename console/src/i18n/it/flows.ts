@@ -36,6 +36,8 @@ export const flows: Translation<typeof english> = {
   views: "Viste della versione",
   graphTab: "Grafo",
   documentTab: "Documento",
+  graphWaits:
+    "Il testo del documento al momento non è JSON. Il grafo mostra quello che era prima, e si può cambiare di nuovo quando il testo è a posto.",
   cannotBeDrawn: "Questo non si può disegnare",
   cannotBeDrawnText:
     "Un valore è di un tipo diverso da quello che deve avere: i problemi lo indicano. Correggilo nel documento; del tuo lavoro non va perso nulla.",
