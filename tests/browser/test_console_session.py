@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from api.console import BUILT
-from tests.browser.console import needs_a_browser, needs_a_build, opened_console
+from tests.browser.console import needs_a_browser, needs_a_build, opened_console, published
 
 pytestmark = [needs_a_build, pytest.mark.filterwarnings("default")]
 
@@ -32,6 +32,11 @@ def test_a_key_is_asked_for_and_kept_by_choice_only(tmp_path: Path) -> None:
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_text("This key is not known here.")).to_be_visible()
         console.is_accessible()
+        for odd in ("a key—with a dash", "ключ", "a\u200bkey", "clé"):
+            page.get_by_label("API key").fill(odd)
+            page.get_by_role("button", name="Sign in").click()
+            expect(page.get_by_text("This key is not known here.")).to_be_visible()
+            expect(page.get_by_text("No connection to the service")).to_have_count(0)
         page.get_by_label("API key").fill(KEY)
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("heading", name="Flows", exact=True)).to_be_visible()
@@ -55,6 +60,35 @@ def test_a_lost_connection_is_told_and_mended_by_itself(tmp_path: Path) -> None:
         expect(page.get_by_role("heading", name="No connection to the service")).to_be_visible()
         page.unroute("**/v1/flows")
         expect(page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
+
+
+@needs_a_browser
+def test_what_was_not_done_for_want_of_a_connection_says_so_and_keeps_what_was_typed(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        console.open(f"/flows/{flow_id}/versions/clinic-v1")
+        page.get_by_role("button", name="Add task").click()
+        page.route("**/v1/**", lambda route: route.abort())
+        page.get_by_role("button", name="Save draft").click()
+        unsaved = page.get_by_role("dialog", name="Not saved")
+        expect(unsaved).to_contain_text("No answer came, and it is not tried again by itself.")
+        expect(unsaved).not_to_contain_text("It is tried again by itself")
+        page.keyboard.press("Escape")
+        expect(page.get_by_text("Unsaved changes")).to_be_visible()
+
+        talk = page.get_by_role("region", name="Talk")
+        message = talk.get_by_role("textbox", name="Message")
+        message.fill("I want a visit")
+        talk.get_by_role("button", name="Send").click()
+        expect(talk.get_by_text("No answer came, and it is not tried again by itself.")).to_be_visible()
+        expect(message).to_have_value("I want a visit")
+        page.unroute("**/v1/**")
+        page.get_by_role("button", name="Undo").click()  # a new task has errors
+        expect(page.get_by_role("region", name="Problems").get_by_text("error")).to_have_count(0)
+        talk.get_by_role("button", name="Send").click()
+        expect(talk.get_by_role("log")).to_contain_text("I want a visit")
+        expect(message).to_have_value("")
 
 
 @needs_a_browser

@@ -125,7 +125,7 @@ function HumanPart({ conversation, rows, latest }: Props): ReactNode {
           </div>
         </section>
       ) : null}
-      {report.error === null ? null : <ErrorState error={report.error} />}
+      {report.error === null ? null : <ErrorState error={report.error} did />}
     </>
   );
 }
@@ -194,7 +194,7 @@ function Fork({ conversation, seq, close }: Props & { readonly close: () => void
         )}
       </Field>
       <VersionChoice flowId={conversation.flowId} value={versionId} set={setVersionId} />
-      {fork.error === null ? null : <ErrorState error={fork.error} />}
+      {fork.error === null ? null : <ErrorState error={fork.error} did />}
       <div className="row">
         <Button kind="primary" type="submit" disabled={fork.isPending}>
           {say("fork")}
@@ -228,7 +228,7 @@ function Replay({ conversation }: Props): ReactNode {
         </Button>
       </div>
       {replay.isPending ? <Loading /> : null}
-      {replay.error === null ? null : <ErrorState error={replay.error} />}
+      {replay.error === null ? null : <ErrorState error={replay.error} did />}
       {row === undefined ? null : <ReplayedRow row={row} />}
     </div>
   );
@@ -330,7 +330,7 @@ function Erase({ conversation, close }: Props & { readonly close: () => void }):
           />
         )}
       </Field>
-      {erase.error === null ? null : <ErrorState error={erase.error} />}
+      {erase.error === null ? null : <ErrorState error={erase.error} did />}
       <div className="row">
         <Button kind="danger" type="submit" disabled={typed !== id || erase.isPending}>
           {say("eraseForGood")}

@@ -67,7 +67,7 @@ function FirstVersion({ flowId }: { readonly flowId: string }): ReactNode {
       <EmptyState title={say("noVersions")} {...(may("designer") ? { actions: begin } : {})}>
         <p>{say("noVersionsText")}</p>
       </EmptyState>
-      {beginning.error === null ? null : <ErrorState error={beginning.error} />}
+      {beginning.error === null ? null : <ErrorState error={beginning.error} did />}
     </>
   );
 }

@@ -156,7 +156,7 @@ function CreateFlow({ open, close }: { readonly open: boolean; readonly close: (
             />
           )}
         </Field>
-        {creating.error === null ? null : <ErrorState error={creating.error} />}
+        {creating.error === null ? null : <ErrorState error={creating.error} did />}
         <div className="row">
           <Button kind="primary" type="submit" disabled={creating.isPending}>
             {say("create")}

@@ -153,7 +153,7 @@ export function SaveActions({
               />
             )}
           </Field>
-          {failed === null ? null : <ErrorState error={failed} />}
+          {failed === null ? null : <ErrorState error={failed} did />}
           <div className="row">
             <Button kind="primary" type="submit" disabled={saving.isPending || errors > 0}>
               {say("publish")}
@@ -163,7 +163,7 @@ export function SaveActions({
         </form>
       </Dialog>
       <Dialog title={say("notSaved")} open={failed !== null && !publishing} close={saving.reset}>
-        {failed === null ? null : <ErrorState error={failed} />}
+        {failed === null ? null : <ErrorState error={failed} did />}
       </Dialog>
       <Dialog wide title={say("meanwhile")} open={conflict !== null} close={saving.reset}>
         {conflict === null ? null : (

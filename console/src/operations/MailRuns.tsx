@@ -93,7 +93,7 @@ function OneRun({ id }: { readonly id: string }): ReactNode {
           </Button>
         </div>
       )}
-      {decide.error === null ? null : <ErrorState error={decide.error} />}
+      {decide.error === null ? null : <ErrorState error={decide.error} did />}
       <pre className="raw">{JSON.stringify(found.data, null, 2)}</pre>
     </div>
   );

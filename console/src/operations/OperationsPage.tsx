@@ -209,7 +209,7 @@ function DeadLetters(): ReactNode {
       <p role="status" className={replay.isSuccess ? "" : "visually-hidden"}>
         {replay.isSuccess ? say("replayed") : ""}
       </p>
-      {replay.error === null ? null : <ErrorState error={replay.error} />}
+      {replay.error === null ? null : <ErrorState error={replay.error} did />}
       {found.data.deadLetters.length === 0 ? (
         <EmptyState title={say("noLetters")}>
           <p>{say("noLettersText")}</p>

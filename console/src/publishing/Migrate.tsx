@@ -86,7 +86,7 @@ export function Migrate({ flow, versions }: OfFlow): ReactNode {
         </div>
       </form>
       {migrate.isPending ? <Loading /> : null}
-      {migrate.error === null ? null : <ErrorState error={migrate.error} />}
+      {migrate.error === null ? null : <ErrorState error={migrate.error} did />}
       {report === undefined ? null : report.conversations.length === 0 ? (
         <EmptyState title={say("nothingToMigrate")} />
       ) : (

@@ -74,7 +74,7 @@ export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
         </Button>
       </form>
       {replay.isPending ? <Loading /> : null}
-      {replay.error === null ? null : <ErrorState error={replay.error} />}
+      {replay.error === null ? null : <ErrorState error={replay.error} did />}
       {report === undefined ? null : report.conversations.length === 0 ? (
         <EmptyState title={say("nothingToReplay")} />
       ) : (

@@ -139,7 +139,7 @@ function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close
         value={versionId}
         set={setVersionId}
       />
-      {put.error === null ? null : <ErrorState error={put.error} />}
+      {put.error === null ? null : <ErrorState error={put.error} did />}
       <div className="row">
         <Button kind="primary" type="submit" disabled={put.isPending}>
           {say("promote")}
@@ -163,7 +163,7 @@ function RollBack(props: {
   return (
     <div className="stack">
       <p>{say("rollBackIntro", { tag: tag.tag, version: namedVersion(flow, before) })}</p>
-      {put.error === null ? null : <ErrorState error={put.error} />}
+      {put.error === null ? null : <ErrorState error={put.error} did />}
       <div className="row">
         <Button
           kind="primary"
@@ -292,7 +292,7 @@ function SplitForm({ flow, versions, tag, close }: OfTag & { readonly close: () 
           </Field>
         </div>
       ) : null}
-      {put.error === null ? null : <ErrorState error={put.error} />}
+      {put.error === null ? null : <ErrorState error={put.error} did />}
       <div className="row">
         <Button kind="primary" type="submit" disabled={put.isPending}>
           {say("split")}

@@ -83,9 +83,14 @@ function SignIn({
   const [key, setKey] = useState("");
   const [kept, setKept] = useState(false);
   const [failure, setFailure] = useState<Error | null>(null);
+  const [impossible, setImpossible] = useState(false);
 
   const submit = async (event: FormEvent): Promise<void> => {
     event.preventDefault();
+    // No header can carry it, so no key has it: to send it would look like a lost connection.
+    const unsendable = /[^\x20-\x7e\xa0-\xff]/.test(key.trim());
+    setImpossible(unsendable);
+    if (unsendable) return;
     takeKey(key.trim(), kept);
     try {
       queries.setQueryData(["who"], await who());
@@ -95,7 +100,7 @@ function SignIn({
       setFailure(error instanceof Error ? error : new Error(String(error)));
     }
   };
-  const refused = failure instanceof Refused && failure.status === 401;
+  const refused = impossible || (failure instanceof Refused && failure.status === 401);
   return (
     <main className="sign-in">
       <form className="card" onSubmit={(event) => void submit(event)}>
@@ -117,7 +122,7 @@ function SignIn({
           <input type="checkbox" checked={kept} onChange={(event) => setKept(event.target.checked)} />
           {say("keepKey")}
         </label>
-        {failure !== null && !refused ? <ErrorState error={failure} /> : null}
+        {failure !== null && !refused ? <ErrorState error={failure} did /> : null}
         <Button kind="primary" type="submit">
           {say("signIn")}
         </Button>

@@ -32,13 +32,16 @@ export function EmptyState({ title, children, actions }: StateProps): ReactNode 
   );
 }
 
-/** Why something could not be shown or done: the service is away, or it refused and says why. */
+/** Why something could not be shown or done: the service is away, or it refused and says why. What is shown is asked for
+ * until it is there; what somebody `did` is not done again by itself. */
 export function ErrorState({
   error,
   retry,
+  did = false,
 }: {
   readonly error: Error;
   readonly retry?: () => void;
+  readonly did?: boolean;
 }): ReactNode {
   const say = useText("shell");
   const lost = error instanceof ConnectionLost;
@@ -49,7 +52,7 @@ export function ErrorState({
   return (
     <div className="state problem" role="alert">
       <h2>{title}</h2>
-      <p className="quiet">{lost ? say("lostText") : error.message}</p>
+      <p className="quiet">{lost ? say(did ? "lostAction" : "lostText") : error.message}</p>
       {findings.length > 0 ? (
         <ul className="findings">
           {findings.map((each) => (

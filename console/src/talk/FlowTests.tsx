@@ -63,7 +63,7 @@ export function FlowTests({ flowId, versionId, dirty, now, covered }: FlowTestsP
             />
           )}
         </Field>
-        {error === null ? null : <ErrorState error={error} />}
+        {error === null ? null : <ErrorState error={error} did />}
         {playing.data === undefined ? null : (
           <div role="status">
             <p className="row">

@@ -130,7 +130,7 @@ export function Simulations({ flowId, document, jump }: SimulationsProps): React
                 {say("simSavePersona")}
               </Button>
             </div>
-            {error === null ? null : <ErrorState error={error} />}
+            {error === null ? null : <ErrorState error={error} did />}
             <div role="status">
               {playing.isPending ? (
                 <p className="quiet">{say("simRunning", { run, runs: order.runs })}</p>

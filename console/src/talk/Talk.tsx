@@ -42,7 +42,7 @@ export function Talk({ flowId, versionId, document, dirty, errors, active, cover
       <Status now={now} />
       {now !== null && talking.of !== document ? <p className="talk-note">{say("changedSince")}</p> : null}
       <Lines lines={lines} />
-      {going.error === null ? null : <ErrorState error={going.error} />}
+      {going.error === null ? null : <ErrorState error={going.error} did />}
       {now !== null && now.modelFailed !== null ? (
         <p className="talk-note">{say("modelFailed", { why: now.modelFailed })}</p>
       ) : null}
@@ -50,7 +50,7 @@ export function Talk({ flowId, versionId, document, dirty, errors, active, cover
         <MessageForm
           busy={going.isPending}
           blocked={errors > 0 && now === null}
-          send={(text) => send({ text })}
+          send={(text, sent) => going.mutate({ turn: { text } }, { onSuccess: sent })}
         />
       ) : (
         <ComeBack now={now} send={send} busy={going.isPending} />
@@ -156,7 +156,8 @@ function ConditionShown({ condition }: { readonly condition: Condition }): React
 interface MessageFormProps {
   readonly busy: boolean;
   readonly blocked: boolean;
-  readonly send: (text: string) => void;
+  /** `sent` is called once the text has arrived. */
+  readonly send: (text: string, sent: () => void) => void;
 }
 
 function MessageForm({ busy, blocked, send }: MessageFormProps): ReactNode {
@@ -165,8 +166,7 @@ function MessageForm({ busy, blocked, send }: MessageFormProps): ReactNode {
   const submit = (event: FormEvent): void => {
     event.preventDefault();
     if (text.trim() === "" || busy) return;
-    send(text.trim());
-    setText("");
+    send(text.trim(), () => setText(""));
   };
   return (
     <form className="talk-form" onSubmit={submit}>
@@ -174,6 +174,7 @@ function MessageForm({ busy, blocked, send }: MessageFormProps): ReactNode {
         aria-label={say("message")}
         placeholder={say("message")}
         autoComplete="off"
+        readOnly={busy}
         value={text}
         onChange={(event) => setText(event.target.value)}
       />

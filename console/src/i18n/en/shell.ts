@@ -23,6 +23,7 @@ export const shell = {
   retry: "Try again",
   lostTitle: "No connection to the service",
   lostText: "It is tried again by itself. What you have typed stays.",
+  lostAction: "No answer came, and it is not tried again by itself. What you have typed stays.",
   refusedTitle: "That did not work",
   notFoundTitle: "There is nothing here",
   notFoundText: "The address is wrong, or what was here is gone.",

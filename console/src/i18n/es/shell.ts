@@ -26,6 +26,7 @@ export const shell: Translation<typeof english> = {
   retry: "Reintentar",
   lostTitle: "Sin conexión con el servicio",
   lostText: "Se reintenta solo. Lo que has escrito se queda.",
+  lostAction: "No ha llegado respuesta, y no se reintenta solo. Lo que has escrito se queda.",
   refusedTitle: "No ha funcionado",
   notFoundTitle: "Aquí no hay nada",
   notFoundText: "La dirección es incorrecta, o lo que había ya no está.",

@@ -26,6 +26,7 @@ export const shell: Translation<typeof english> = {
   retry: "Riprova",
   lostTitle: "Nessuna connessione al servizio",
   lostText: "Si riprova da sé. Quello che hai scritto resta.",
+  lostAction: "Non è arrivata risposta, e non si riprova da sé. Quello che hai scritto resta.",
   refusedTitle: "Non ha funzionato",
   notFoundTitle: "Qui non c'è nulla",
   notFoundText: "L'indirizzo è sbagliato, o quello che c'era non c'è più.",
