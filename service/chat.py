@@ -2,8 +2,8 @@
 
 import gc
 import signal
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -32,7 +32,7 @@ from channels.chat.app import chat_app
 from channels.chat.decisions import Orchestrator
 from channels.chat.flow_agent import FlowAgents
 from channels.chat.frames import MAX_FRAME_BYTES
-from channels.chat.http import Scope
+from channels.chat.http import Scope, log
 from channels.chat.routes import AgentRoutes, SessionRoutes
 from channels.chat.rows import profile_rows
 from channels.chat.sessions import Sessions, SessionStore
@@ -42,7 +42,7 @@ from channels.chat.tokens import Tokens
 from channels.chat.tools import McpSource, ToolSources, load_tools, mcp_urls
 from channels.engine_client.client import EngineClient, engine_http
 from channels.engine_client.mcp_tools import McpConnections
-from flow_engine.errors import CallTheOperator
+from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.ports.chat import ChatBus
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.telemetry import Tracing, Untraced
@@ -112,7 +112,8 @@ async def chat_service(
         accounts = accounts_of(database, clock, observer)
         stack.push_async_callback(accounts.aclose)
         policy = _tool_rules(chat.chat_tool_rules)
-        flows = _flow_agents(settings, chat, model, accounts, policy, stack)
+        tenants = _tenants_of_flows(authenticator, chat)
+        flows = _flow_agents(settings, chat, model, accounts, policy, tenants, stack)
         orchestrator = Orchestrator(chat, model if settings.llm_model else None)
         answering = Answering(
             AgentLoader(table, model), orchestrator, sources, accounts, flows, policy, chat.chat_confirm_s
@@ -252,12 +253,29 @@ def _tool_rules(text: str) -> ToolRules:
         raise CallTheOperator("tool_rules_invalid", f"FLOW_ENGINE_CHAT_TOOL_RULES: {error}") from None
 
 
+def _tenants_of_flows(authenticator: Authenticator, chat: ChatSettings) -> frozenset[str]:
+    """Those whose flows the engine's key runs. The chat of one tenant may have any key; of several, none
+    reaches another's flows: only the one counts that the file of keys gives the engine's key to."""
+    tenants = authenticator.tenants()
+    if len(tenants) <= 1:
+        return tenants
+    key = "" if chat.api_key is None else chat.api_key.get_secret_value()
+    served: frozenset[str] = frozenset()
+    with suppress(CorrectTheInput):
+        owner = authenticator.authenticate([(b"authorization", f"Bearer {key}".encode())])
+        served = frozenset((owner.tenant_id,))
+    if key:
+        log.warning("flows_of_one_tenant", tenant=next(iter(served), None), others=len(tenants - served))
+    return served
+
+
 def _flow_agents(
     settings: Settings,
     chat: ChatSettings,
     model: ConnectedModel,
     accounts: Accounts,
     policy: ToolRules,
+    tenants: Collection[str],
     stack: AsyncExitStack,
 ) -> FlowAgents:
     key = None if chat.api_key is None else chat.api_key.get_secret_value()
@@ -274,4 +292,5 @@ def _flow_agents(
         SystemClock(),
         policy,
         confirm_s=chat.chat_confirm_s,
+        tenants=tenants,
     )

@@ -94,7 +94,7 @@ class FlowTalk(Protocol):
         the engine is away, as it was known last."""
         ...
 
-    async def give_up(self, state: SessionState) -> None:
+    async def give_up(self, tenant_id: str, state: SessionState) -> None:
         """The text that waits for a person is not sent any more, if there is one. Never raises for an engine
         that is away: the failure is logged."""
         ...

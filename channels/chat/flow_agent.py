@@ -11,7 +11,7 @@ conversation is the engine's: whoever works on the session next asks the engine 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -26,7 +26,7 @@ from channels.chat import agents
 from channels.chat.accounts import Accounts, AgentRun
 from channels.chat.answering import AnswerRequest, ToolTurn
 from channels.chat.frames import FinalState
-from channels.chat.people import People, contact_of, task_note
+from channels.chat.people import People, task_note
 from channels.chat.state import FlowRun, HeldText, SessionState
 from channels.chat.wording import phrase
 from channels.engine_client import client
@@ -99,7 +99,7 @@ class _Talk:
 
 
 class FlowAgents:
-    """Implements `FlowTalk`. `open_mcp` makes the MCP connections of one answer."""
+    """Implements `FlowTalk`. `open_mcp` makes MCP connections of one answer; `tenants` is as in `People`."""
 
     def __init__(
         self,
@@ -111,9 +111,10 @@ class FlowAgents:
         policy: Policy,
         *,
         confirm_s: float,
+        tenants: Collection[str],
         new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
-        self.people = People(engine, clock, new_id)
+        self.people = People(engine, clock, tenants, new_id)
         self._engine = engine
         self._open_mcp = open_mcp
         self._model = model
@@ -162,14 +163,14 @@ class FlowAgents:
             log.warning("status_unknown", reason=str(error))
             return isinstance(error, EngineUnavailable) and flow.status in OF_PERSONS
 
-    async def give_up(self, state: SessionState) -> None:
-        await self.people.give_up(state)
+    async def give_up(self, tenant_id: str, state: SessionState) -> None:
+        await self.people.give_up(tenant_id, state)
 
     async def end(self, tenant_id: str, state: SessionState, reason: str) -> None:
         if state.flow is None:
             return
         try:
-            await self._engine.end_contact(contact_of(state.flow), reason)
+            await self._engine.end_contact(self.people.contact(tenant_id, state.flow), reason)
         except EngineError as error:
             log.warning("contact_not_ended", reason=str(error))
 
@@ -179,7 +180,7 @@ class FlowAgents:
     async def _talking(
         self, request: AnswerRequest, agent: agents.ChatAgent, run: agents.Run, turn: ToolTurn
     ) -> AsyncGenerator[_Talk]:
-        contact = contact_of(cast("FlowRun", request.state.flow))
+        contact = self.people.contact(request.ref.tenant_id, cast("FlowRun", request.state.flow))
 
         async def ran(tool: TaskTool, answer: JsonValue) -> None:
             body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
@@ -254,7 +255,7 @@ class FlowAgents:
         known = scene.data.approval
         try:
             if known is None or known.approval_id <= held.after:
-                known = await self.people.texts(flow).submit(held.text)
+                known = await self.people.texts(request.ref.tenant_id, flow).submit(held.text)
         except StateConflict:
             scene.data = await self._enter(talk)
             if scene.data.is_with_person:
@@ -295,7 +296,7 @@ class FlowAgents:
         declared = agent.effective.row.flow
         if declared is None:
             raise LookupError("an agent without a flow talks by itself")
-        contact = contact_of(cast("FlowRun", state.flow))
+        contact = self.people.contact(ref.tenant_id, cast("FlowRun", state.flow))
         choice = client.FlowChoice(flow_id=declared.flow_id, tag=declared.tag)
         user: dict[str, JsonValue] = {"name": state.user, "session": ref.session_id}
         new = client.NewContact(contact, choice, "chat", facts=user, language=state.language)

@@ -4,7 +4,7 @@ In a task with approval a text of the model is kept in the session before the en
 frame that ends its answer: whichever replica goes on with the answer finds it, and none sends it twice.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import uuid4
 
@@ -23,7 +23,7 @@ from channels.engine_client.replies import (
     RequestRefused,
     StateConflict,
 )
-from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide, RetryLater
+from flow_engine.errors import CallTheOperator, CorrectTheInput, FlowEngineError, ReloadAndDecide, RetryLater
 from flow_engine.ports.chat import ChatFrames, SessionRef
 from flow_engine.ports.clock import Clock
 from flow_engine.values import JsonValue, utc_text
@@ -36,13 +36,30 @@ _DECISIONS: Final = get_args(client.Decision)
 log: Any = structlog.get_logger("flow_engine.chat")
 
 
+class KeyOfAnotherTenant(RequestRefused):
+    """The engine is not asked: its key would do in another tenant what this session is about."""
+
+
 class People:
+    """`tenants` are those whose flows the engine's key runs."""
+
     def __init__(
-        self, engine: client.EngineClient, clock: Clock, new_id: Callable[[], str] = lambda: uuid4().hex
+        self,
+        engine: client.EngineClient,
+        clock: Clock,
+        tenants: Collection[str],
+        new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self._engine = engine
         self._clock = clock
+        self._tenants = tenants
         self._new_id = new_id
+
+    def contact(self, tenant_id: str, flow: FlowRun) -> client.Contact:
+        """Without which nothing is asked of the engine. Raises KeyOfAnotherTenant."""
+        if tenant_id not in self._tenants:
+            raise KeyOfAnotherTenant(f"the key in FLOW_ENGINE_API_KEY is not one of tenant {tenant_id!r}")
+        return client.Contact(flow.conversation, flow.contact)
 
     async def report(
         self,
@@ -78,14 +95,15 @@ class People:
         that the user is shown.
 
         Raises ReloadAndDecide for a session without a flow, or a conversation that does not take it now;
-        CorrectTheInput, LookElsewhere and RetryLater as the engine has it.
+        CorrectTheInput, LookElsewhere and RetryLater as the engine has it; CallTheOperator for a key of
+        another tenant.
         """
         if state.flow is None:
             raise ReloadAndDecide("no_flow", "no flow goes on in this session")
-        contact = contact_of(state.flow)
         shown = AnswerFrames(frames, ref, f"human-{self._new_id()}", None, name)
         task: dict[str, JsonValue] = {}
         try:
+            contact = self.contact(ref.tenant_id, state.flow)
             if outcome is not None and outcome in _DECISIONS:
                 data = await self._engine.human_task(
                     contact, outcome, reason, text=text, approval_id=approval_id
@@ -108,8 +126,9 @@ class People:
         await shown.finish("done", {"event": "human"})
         return task
 
-    def texts(self, flow: FlowRun) -> HeldTexts:
-        return HeldTexts(self._engine, contact_of(flow), self._clock.now)
+    def texts(self, tenant_id: str, flow: FlowRun) -> HeldTexts:
+        """Raises KeyOfAnotherTenant."""
+        return HeldTexts(self._engine, self.contact(tenant_id, flow), self._clock.now)
 
     async def awaited(
         self, request: AnswerRequest, flow: FlowRun, known: ApprovalState
@@ -120,22 +139,18 @@ class People:
             waiting: dict[str, JsonValue] = {"event": "approval", "status": "waiting"}
             message = phrase("checked", request.state.language)
             await request.frames.note({**waiting, "message": message, "until": utc_text(known.until)})
-        return await self.texts(flow).decided(known)
+        return await self.texts(request.ref.tenant_id, flow).decided(known)
 
-    async def give_up(self, state: SessionState) -> None:
+    async def give_up(self, tenant_id: str, state: SessionState) -> None:
         """As `FlowTalk` has it."""
         flow = state.flow
         if flow is None or flow.held is None:
             return
         flow.held = None
         try:
-            await self.texts(flow).give_up(GIVEN_UP)
+            await self.texts(tenant_id, flow).give_up(GIVEN_UP)
         except EngineError as error:
             log.warning("text_not_given_up", reason=str(error))
-
-
-def contact_of(flow: FlowRun) -> client.Contact:
-    return client.Contact(flow.conversation, flow.contact)
 
 
 def task_note(flow: FlowRun, data: AgentData) -> Mapping[str, JsonValue]:
@@ -148,11 +163,13 @@ def _status(data: AgentData) -> dict[str, JsonValue]:
     return {"task": data.task_name, "task_type": data.task_type, "task_status": data.task_status}
 
 
-def _as_core(error: EngineError) -> CorrectTheInput | LookElsewhere | ReloadAndDecide | RetryLater:
+def _as_core(error: EngineError) -> FlowEngineError:
     """The engine's refusal as a client of the chat gets it."""
     detail = error.problem.detail if error.problem else str(error)
     if isinstance(error, StateConflict):
         return ReloadAndDecide(error.code or "state_conflict", detail)
+    if isinstance(error, KeyOfAnotherTenant):
+        return CallTheOperator("engine_refused", str(error))
     if isinstance(error, RequestRefused):
         return CorrectTheInput(error.code or "engine_refused", detail)
     return RetryLater("engine_unavailable", "the flow engine does not answer")

@@ -288,7 +288,7 @@ class Sessions:
                 await request.frames.error("internal_error", phrase("failed", request.state.language))
                 await self._answering.finish(request, "refused", "failed")
         await self._answering.finish(request, "refused", "cancelled")
-        await self._flows.give_up(request.state)
+        await self._flows.give_up(request.ref.tenant_id, request.state)
 
     async def _sweep(self) -> None:
         while True:
