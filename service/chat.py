@@ -24,7 +24,7 @@ from adapters.models.wrappers import CallBudget, ProcessCallBudget
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from adapters.telemetry import tracing_to
-from api.auth import Authenticator, Principal, authenticator_for, require
+from api.auth import Authenticator, LocalOnly, Principal, authenticator_for, refuse_proxied, require
 from channels.chat.accounts import Accounts
 from channels.chat.agents import AgentLoader
 from channels.chat.answering import Answering
@@ -66,7 +66,12 @@ class KeyDoor:
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
 
+    def check(self, connection: HTTPConnection) -> None:
+        if isinstance(self._authenticator, LocalOnly):
+            refuse_proxied(connection.scope["headers"])
+
     def admit(self, connection: HTTPConnection, scopes: Sequence[Scope]) -> Principal:
+        self.check(connection)
         principal = self._authenticator.authenticate(connection.scope["headers"])
         require(principal, scopes)
         return principal

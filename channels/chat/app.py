@@ -298,6 +298,7 @@ def chat_app(
 
     async def socket(websocket: WebSocket) -> None:
         try:
+            doorkeeper.check(websocket)
             # A query never holds an API key: those stand in logs.
             token = websocket.query_params.get("token")
             principal = tokens.holder(token) if token is not None else doorkeeper.admit(websocket, ("chat",))

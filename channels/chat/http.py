@@ -39,6 +39,7 @@ _STATUS_OF_CODE: Mapping[str, int] = {
     "scope_missing": 403,
     "host_not_local": 403,
     "origin_not_local": 403,
+    "proxied_without_keys": 403,
     "too_slow": 408,
     "revision_stale": 412,
     "too_large": 413,
@@ -48,7 +49,11 @@ _STATUS_OF_CODE: Mapping[str, int] = {
 
 class Doorkeeper(Protocol):
     """Keys are texts of an `Authorization` header. Raises CorrectTheInput: `key_missing`, `key_unknown`,
-    `scope_missing`, `host_not_local`."""
+    `scope_missing`, `host_not_local`, `proxied_without_keys`."""
+
+    def check(self, connection: HTTPConnection) -> None:
+        """What nobody may, whatever they show; part of `admit`."""
+        ...
 
     def admit(self, connection: HTTPConnection, scopes: Sequence[Scope]) -> Principal:
         """Any one of `scopes` is enough."""

@@ -80,6 +80,30 @@ async def test_a_credential_opens_its_own_tenants_sessions_only(tmp_path: Path) 
                 pass
 
 
+@pytest.mark.parametrize("name", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"])
+async def test_without_keys_nothing_that_came_through_a_proxy_is_served(
+    tmp_path: Path, name: str
+) -> None:  # F43
+    proxied = {name: "192.0.2.1"}
+    async with running_chat(tmp_path) as chat:
+        token = (await chat.http.post("/v1/chat/tokens", json={"user": "u1"})).json()["token"]
+        for method, path in (("POST", "/v1/chat/tokens"), ("GET", "/v1/ai-agents")):
+            answer = await chat.http.request(method, path, json={"user": "u1"}, headers=proxied)
+            assert (answer.status_code, answer.json()["code"]) == (403, "proxied_without_keys")
+        for query in ("", f"?token={token}"):
+            with pytest.raises(InvalidStatus, match="403"):
+                async with chat.client(query=query, headers=proxied):
+                    pass
+        assert (await chat.http.get("/health/ready", headers=proxied)).status_code == 200
+        async with chat.client(query=f"?token={token}") as client:
+            assert client.frames[0]["content"]["event"] == "welcome"
+    async with (
+        running_chat(tmp_path, authenticator=Keyring.parse(KEYS)) as chat,
+        chat.client(headers={**key("chat"), **proxied}) as client,
+    ):
+        assert client.frames[0]["content"]["event"] == "welcome"
+
+
 async def test_a_number_that_was_never_reached_misses_nothing(tmp_path: Path) -> None:  # C12
     async with running_chat(tmp_path) as chat:
         await chat.add(WEATHER)
