@@ -91,11 +91,13 @@ class InProcessChat:
 
     # ChatQueue
 
-    async def put(self, ref: chat.SessionRef, message_id: str, message: bytes) -> chat.Put:
+    async def put(
+        self, ref: chat.SessionRef, message_id: str, message: bytes, *, bounded: bool = True
+    ) -> chat.Put:
         session = self._session(ref)
         if message_id in session.seen:
             return "duplicate"
-        if len(session.queue) > chat.MOST_WAITING:
+        if bounded and len(session.queue) > chat.MOST_WAITING:
             return "busy"
         session.seen.add(message_id)
         session.queue.append(message)

@@ -38,6 +38,7 @@ TAKEN_WITHIN_MS: Final = 2_000
 
 RECONNECT_S: Final = 0.5
 _LOST: Final = -1
+_UNBOUNDED: Final = 2**31
 
 log: Any = structlog.get_logger("flow_engine.chat")
 
@@ -74,9 +75,12 @@ class RedisChat:
 
     # ChatQueue
 
-    async def put(self, ref: chat.SessionRef, message_id: str, message: bytes) -> chat.Put:
+    async def put(
+        self, ref: chat.SessionRef, message_id: str, message: bytes, *, bounded: bool = True
+    ) -> chat.Put:
+        limit = chat.MOST_WAITING if bounded else _UNBOUNDED
         await self._indexed("put", ref, until_ms=self._ms() + TAKEN_WITHIN_MS)
-        outcome: bytes = await self._run(ref, "put", id=message_id, payload=message, limit=chat.MOST_WAITING)
+        outcome: bytes = await self._run(ref, "put", id=message_id, payload=message, limit=limit)
         return cast("chat.Put", outcome.decode())
 
     async def hold(self, ref: chat.SessionRef, holder: str) -> bool:

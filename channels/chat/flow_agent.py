@@ -26,7 +26,7 @@ from channels.chat import agents
 from channels.chat.accounts import Accounts, AgentRun
 from channels.chat.answering import AnswerRequest, ToolTurn
 from channels.chat.frames import FinalState
-from channels.chat.people import People, task_note
+from channels.chat.people import People, commands_of, task_note
 from channels.chat.state import FlowRun, HeldText, SessionState
 from channels.chat.wording import phrase
 from channels.engine_client import client
@@ -212,8 +212,7 @@ class FlowAgents:
             await self.people.report(talk.contact, "user", request.content, message_id=name)
             if data.is_with_person:
                 return "done"
-            if data.command:
-                talk.turns.insert(0, models.Message("user", data.command))
+            talk.turns[:0] = commands_of(flow, data)
         for _ in range(MAX_ITERATIONS):
             answer = await self._asked_model(talk, scene)
             talk.turns.append(answer.message)
@@ -307,8 +306,7 @@ class FlowAgents:
         request, row = talk.request, talk.agent.effective.row
         # The prompt of the moment, which knows the values of what was just said; and all of the task where
         # the conversation has gone on to another one.
-        conversation_id = talk.contact.conversation_id
-        tagged = await self._engine.prompt(conversation_id, wait_ms=PROMPT_WAIT_MS)
+        tagged = await self._engine.prompt(talk.contact.conversation_id, wait_ms=PROMPT_WAIT_MS)
         if talk.commands:
             scene.data = await self._enter(talk)
             scene.tools = await talk.toolbox.of_task(scene.data)
@@ -317,7 +315,7 @@ class FlowAgents:
         elif tagged is not None:
             reachable = scene.data.reachable_tasks
             if any(task.required_variables for task in reachable):
-                reachable = with_missing(reachable, await self._engine.memory(conversation_id))
+                reachable = with_missing(reachable, await self._engine.memory(talk.contact.conversation_id))
             changes = {"prompt": tagged.reply.prompt, "reachable_tasks": reachable}
             scene.data = scene.data.model_copy(update=changes)
         change = change_task_declaration(scene.data.reachable_tasks, scene.data.returns_to)

@@ -4,7 +4,7 @@ In a task with approval a text of the model is kept in the session before the en
 frame that ends its answer: whichever replica goes on with the answer finds it, and none sends it twice.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import uuid4
 
@@ -12,7 +12,7 @@ import structlog
 
 from channels.chat.answering import AnswerRequest
 from channels.chat.frames import AnswerFrames
-from channels.chat.state import FlowRun, SessionState
+from channels.chat.state import Aside, FlowRun, SessionState, Turn
 from channels.chat.wording import phrase
 from channels.engine_client import client
 from channels.engine_client.approvals import GIVEN_UP, Fate, HeldTexts
@@ -26,6 +26,7 @@ from channels.engine_client.replies import (
 from flow_engine.errors import CallTheOperator, CorrectTheInput, FlowEngineError, ReloadAndDecide, RetryLater
 from flow_engine.ports.chat import ChatFrames, SessionRef
 from flow_engine.ports.clock import Clock
+from flow_engine.ports.models import Message
 from flow_engine.values import JsonValue, utc_text
 
 PersonsOutcome: TypeAlias = Literal[
@@ -82,6 +83,7 @@ class People:
         ref: SessionRef,
         state: SessionState,
         frames: ChatFrames,
+        keep: Callable[[Aside], Awaitable[None]],
         *,
         outcome: PersonsOutcome | None,
         text: str | None,
@@ -91,8 +93,8 @@ class People:
     ) -> Mapping[str, JsonValue]:
         """Pass what a person does, or says, on to the engine and to the user. A decision goes to the engine
         alone: the answer that waits for it shows the text. The task and its status as they are then; of a
-        decision also its `result`, with `code` and `reason` where it was not taken. `state` gets the task
-        that the user is shown.
+        decision also its `result`, with `code` and `reason` where it was not taken. `keep` gets what the
+        session is to know of it.
 
         Raises ReloadAndDecide for a session without a flow, or a conversation that does not take it now;
         CorrectTheInput, LookElsewhere and RetryLater as the engine has it; CallTheOperator for a key of
@@ -100,31 +102,44 @@ class People:
         """
         if state.flow is None:
             raise ReloadAndDecide("no_flow", "no flow goes on in this session")
-        shown = AnswerFrames(frames, ref, f"human-{self._new_id()}", None, name)
+        own_id = f"human-{self._new_id()}"
+        shown = AnswerFrames(frames, ref, own_id, None, name)
         task: dict[str, JsonValue] = {}
         try:
             contact = self.contact(ref.tenant_id, state.flow)
             if outcome is not None and outcome in _DECISIONS:
-                data = await self._engine.human_task(
-                    contact, outcome, reason, text=text, approval_id=approval_id
-                )
-                if isinstance(data, AgentData):
-                    return {**_status(data), "result": True}
-                refused = {"result": False, "code": data.code, "reason": data.reason}
-                return {"task": data.task_name, "task_status": data.task_status, **refused}
+                return await self._decide(contact, outcome, reason, text, approval_id)
             if outcome is not None:
                 data = await self._engine.human_task(contact, outcome, reason)
                 if isinstance(data, AgentData):
                     task = _status(data)
-                    state.flow.task, state.flow.status = data.task_id, data.task_status
-                    await shown.note(task_note(state.flow, data))
+                    moved = state.flow.model_copy(update={"task": data.task_id, "status": data.task_status})
+                    await shown.note(task_note(moved, data))
+                    if data.command or moved != state.flow:
+                        await keep(Aside(moved, data.command))
             if text is not None:
                 await self.report(contact, "agent", text, name=name)
+                if text.strip():
+                    await keep(Aside(said=Turn(role="assistant", content=text, id=own_id, agent=name)))
                 await shown.whole(text)
         except EngineError as error:
             raise _as_core(error) from error
         await shown.finish("done", {"event": "human"})
         return task
+
+    async def _decide(
+        self,
+        contact: client.Contact,
+        outcome: PersonsOutcome,
+        reason: str | None,
+        text: str | None,
+        approval_id: int | None,
+    ) -> Mapping[str, JsonValue]:
+        data = await self._engine.human_task(contact, outcome, reason, text=text, approval_id=approval_id)
+        if isinstance(data, AgentData):
+            return {**_status(data), "result": True}
+        refused = {"result": False, "code": data.code, "reason": data.reason}
+        return {"task": data.task_name, "task_status": data.task_status, **refused}
 
     def texts(self, tenant_id: str, flow: FlowRun) -> HeldTexts:
         """Raises KeyOfAnotherTenant."""
@@ -157,6 +172,13 @@ def task_note(flow: FlowRun, data: AgentData) -> Mapping[str, JsonValue]:
     """The content of a state frame that tells the task."""
     named: dict[str, JsonValue] = {"flow_id": flow.flow_id, "conversation": flow.conversation}
     return {"event": "task", **named, "contact": flow.contact, **_status(data)}
+
+
+def commands_of(flow: FlowRun, data: AgentData) -> list[Message]:
+    """What the flow's model is to be told before the user's message, once."""
+    told = [*flow.commands, *([] if data.command is None else [data.command])]
+    flow.commands = ()
+    return [Message("user", command) for command in told]
 
 
 def _status(data: AgentData) -> dict[str, JsonValue]:

@@ -1,6 +1,7 @@
 """REST: sessions, decisions and tokens under `/v1/chat`, the agents table under `/v1/ai-agents` (C1)."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -126,10 +127,8 @@ class SessionRoutes:
             message = "accepted is an outcome, a text, or both"
             raise CorrectTheInput("body_invalid", message, [Finding("", "empty", message)])
         state = await self._sessions.state(ref)
-        known = None if state.flow is None else state.flow.model_copy()
-        task = await self._people.act(ref, state, self._sessions.store, **dict(body))
-        if state.flow is not None and state.flow != known:
-            await self._sessions.shown_task(ref, state.flow)
+        keep = partial(self._sessions.keep, ref)
+        task = await self._people.act(ref, state, self._sessions.store, keep, **dict(body))
         return json_response({"session": ref.session_id, **task})
 
     async def _known(self, call: Call) -> SessionRef:

@@ -20,7 +20,7 @@ import structlog
 
 from channels.chat.answering import Answering, AnswerRequest, FlowTalk
 from channels.chat.frames import AnswerFrames, Pace
-from channels.chat.state import FlowRun, SessionState, Turn
+from channels.chat.state import Aside, SessionState, Turn, item_of, take
 from channels.chat.wording import phrase
 from flow_engine.errors import FlowEngineError, LookElsewhere, RetryLater
 from flow_engine.ports import chat
@@ -122,11 +122,9 @@ class Sessions:
     async def confirm(self, ref: chat.SessionRef, call: str, decision: str) -> None:
         await self._order(ref, type="confirm", call=call, decision=decision)
 
-    async def shown_task(self, ref: chat.SessionRef, flow: FlowRun) -> None:
-        """Keep what the user was shown of the flow outside an answer; behind the messages that wait, since
-        whoever answers one writes the session. In a full line it is left out, and told once more."""
-        item = {"kind": "task", "contact": flow.contact, "task": flow.task or "", "status": flow.status or ""}
-        await self.store.put(ref, f"task-{uuid4().hex}", orjson.dumps(item))
+    async def keep(self, ref: chat.SessionRef, aside: Aside) -> None:
+        """Behind the messages that wait, however many, since whoever answers one writes the session."""
+        await self.store.put(ref, f"task-{uuid4().hex}", orjson.dumps(item_of(aside)), bounded=False)
         await self._work(ref)
 
     async def end(self, ref: chat.SessionRef, reason: str) -> None:
@@ -220,8 +218,7 @@ class Sessions:
             state.ended, state.flow, state.question = True, None, None
             return state
         if item["kind"] == "task":
-            if state.flow is not None and state.flow.contact == item["contact"]:
-                state.flow.task, state.flow.status = item["task"] or None, item["status"] or None
+            take(state, item)
             return state
         frames = AnswerFrames(self.store, ref, item["id"], holder, pace=self._pace)
         if state.ended:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -50,7 +51,8 @@ class HeldText(_Part):
 
 
 class FlowRun(_Part):
-    """A contact of the engine that this session is. `task` and `status` are those that the user has seen."""
+    """A contact of the engine that this session is. `task` and `status` are those that the user has seen,
+    `commands` what the model is to be told before the next message."""
 
     agent: str
     flow_id: str
@@ -59,6 +61,17 @@ class FlowRun(_Part):
     task: str | None = None
     status: str | None = None
     held: HeldText | None = None
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What has happened in a session beside its answers: a task of its `flow` that the user was shown, a
+    `command` for that flow's model, what a person has `said`."""
+
+    flow: FlowRun | None = None
+    command: str | None = None
+    said: Turn | None = None
 
 
 class SessionState(_Part):
@@ -102,3 +115,25 @@ class SessionState(_Part):
             elif turn.content:
                 merged.append(Message(turn.role, turn.content))
         return merged
+
+
+def item_of(aside: Aside) -> Mapping[str, str]:
+    """Of kind `task`, with or without one: a replica of a release that knows no more of it skips the rest."""
+    flow, said = aside.flow, aside.said
+    item = {"kind": "task", "contact": "", "command": aside.command or ""}
+    if flow is not None:
+        item |= {"contact": flow.contact, "task": flow.task or "", "status": flow.status or ""}
+    if said is not None:
+        item |= {"said": said.content, "id": said.id, "agent": said.agent or ""}
+    return item
+
+
+def take(state: SessionState, item: Mapping[str, str]) -> None:
+    """What `item_of` says of an aside, or a release before it."""
+    flow = state.flow
+    if flow is not None and flow.contact == item["contact"]:
+        flow.task, flow.status = item["task"] or None, item["status"] or None
+        if item.get("command"):
+            flow.commands = (*flow.commands, item["command"])
+    if item.get("said"):
+        state.add(Turn(role="assistant", content=item["said"], id=item["id"], agent=item["agent"] or None))

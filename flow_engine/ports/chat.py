@@ -72,8 +72,9 @@ class ChatQueue(Protocol):
     """The messages of a session that wait for an answer, oldest first, and the lease on them. Messages are
     JSON texts as bytes."""
 
-    async def put(self, ref: SessionRef, message_id: str, message: bytes) -> Put:
-        """`duplicate` for an id that was put before, `busy` for one too many; neither is kept."""
+    async def put(self, ref: SessionRef, message_id: str, message: bytes, *, bounded: bool = True) -> Put:
+        """`duplicate` for an id that was put before, `busy` for one too many, unless it is not `bounded`;
+        neither is kept."""
         ...
 
     async def hold(self, ref: SessionRef, holder: str) -> bool:

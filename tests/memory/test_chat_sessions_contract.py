@@ -75,6 +75,8 @@ async def test_messages_wait_in_line_once_each(stores: Stores, ref: SessionRef) 
     outcomes = [await store.put(ref, each, each.encode()) for each in ids]
     assert outcomes == ["queued"] * (MOST_WAITING + 1) + ["busy"]
     assert await store.put(ref, "0", b"0") == "duplicate"
+    assert await store.put(ref, "aside", b"aside", bounded=False) == "queued"
+    assert await store.put(ref, "aside", b"aside", bounded=False) == "duplicate"
     assert await store.hold(ref, "h1")
     taken: list[bytes] = []
     while (message := await store.head(ref, "h1")) is not None:
@@ -82,7 +84,7 @@ async def test_messages_wait_in_line_once_each(stores: Stores, ref: SessionRef) 
         taken.append(message)
         await store.done(ref, "h1", b"after " + message)
         assert await store.load(ref) == b"after " + message
-    assert taken == [each.encode() for each in ids[:-1]]
+    assert taken == [*(each.encode() for each in ids[:-1]), b"aside"]
     assert await store.put(ref, "0", b"0") == "duplicate"
     assert await store.hold(ref, "h2")  # the empty line gave the lease back
     for late in (store.head(ref, "h1"), store.done(ref, "h1", b"late"), store.append(ref, b"{}", "h1")):

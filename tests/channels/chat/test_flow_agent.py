@@ -99,8 +99,9 @@ async def test_a_flow_talks_through_the_engine_and_hands_over_to_a_person(
             path = f"/v1/chat/sessions/{client.session}/human"
             connected = await chat.http.post(path, json={"outcome": "connected", "name": "Pilar"})
             assert connected.status_code == 200, connected.text
-            said = await chat.http.post(path, json={"text": "Hola, soy Pilar.", "name": "Pilar"})
-            assert said.status_code == 200
+            for text in ("Hola, soy Pilar.", " "):
+                said = await chat.http.post(path, json={"text": text, "name": "Pilar"})
+                assert said.status_code == 200
             words = await client.until(lambda f: f["type"] == "dialogue" and f.get("agent") == "Pilar")
             assert (words["content"], words["final"], words["state"]) == ("Hola, soy Pilar.", True, "done")
 
@@ -112,6 +113,14 @@ async def test_a_flow_talks_through_the_engine_and_hands_over_to_a_person(
             await chat.http.post(path, json={"outcome": "completed"})
             await client.say("m-4", "Sigo aquí")
             assert client.text("m-4") == "¿En qué más puedo ayudarle?"
+            told = [(each.role, each.content) for each in chat.model.requests[-1].messages]
+            assert told[-5:] == [  # F25
+                ("assistant", "Le paso con un perito.\nHola, soy Pilar."),
+                ("user", "Gracias, Pilar"),
+                ("user", "/human_task_completed"),
+                ("user", "/resume"),
+                ("user", "Sigo aquí"),
+            ]
 
             assert not await has_ended(engine, content)
             ended = await chat.http.post(f"/v1/chat/sessions/{client.session}/end")

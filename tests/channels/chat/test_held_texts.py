@@ -17,7 +17,7 @@ import pytest
 from adapters.models.scripted import CallsTools, Says, Step
 from channels.engine_client import approvals
 from flow_engine.errors import RetryLater
-from flow_engine.ports.chat import LEASE_S
+from flow_engine.ports.chat import LEASE_S, MOST_WAITING
 from flow_engine.ports.models import ToolCall
 from memory.chat_in_process import InProcessChat
 from tests.channels.chat.harness import Chat, Client, running_chat
@@ -236,6 +236,33 @@ class TestPeople:
                 await decide(chat, client, "approved")
             await client.final("m-3")
             assert client.text("m-3") == "Me again."
+
+    async def test_what_a_person_writes_reaches_the_model_from_behind_a_full_line(
+        self, desk: Desk
+    ) -> None:  # F25, C15
+        async with desk([Says(DRAFT), Says("Me again.")]) as (chat, client):
+            await held(client)
+            for number in range(MOST_WAITING + 1):
+                await client.send(type="message", id=f"w-{number}", content=QUESTION)
+            assert (await client.until(lambda f: f["seq"] is None))["content"]["code"] == "busy"
+            path = f"/v1/chat/sessions/{client.session}/human"
+            async with asyncio.timeout(10):
+                said = await chat.http.post(path, json={"text": "I am Ann.", "name": "Ann"})
+                assert said.status_code == 200, said.text
+                await decide(chat, client, "taken_over", text="Let me see.", name="Ann")
+            for number in range(MOST_WAITING):
+                await client.final(f"w-{number}")
+            await decide(chat, client, "released")
+            await client.send(type="message", id="m-2", content="Thanks")
+            await client.until(is_held)
+            told = [message.content for message in chat.model.requests[-1].messages]
+            assert told[-3:] == ["I am Ann.\nLet me see.", "/resume", "Thanks"]
+            words = [
+                f["content"] for f in client.frames if f.get("agent") == "Ann" and f["type"] == "dialogue"
+            ]
+            assert words == ["I am Ann.", "Let me see."]
+            await decide(chat, client, "approved")
+            await client.final("m-2")
 
     async def test_a_cancelled_answer_takes_its_text_back(
         self, desk: Desk, engine: httpx.AsyncClient

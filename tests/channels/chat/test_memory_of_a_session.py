@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.chat.state import MOST_CHARS, MOST_TURNS, FlowRun, OpenQuestion, SessionState, Turn
+from channels.chat.state import (
+    MOST_CHARS,
+    MOST_TURNS,
+    Aside,
+    FlowRun,
+    OpenQuestion,
+    SessionState,
+    Turn,
+    item_of,
+    take,
+)
 from channels.chat.thoughts import ThoughtFilter, without_thoughts
 from channels.chat.wording import breaks_out, phrase, question, refusal
 from flow_engine.errors import CallTheOperator
@@ -119,3 +130,23 @@ def test_the_chat_speaks_the_sessions_language_or_english() -> None:  # C10
     assert question(["One.", "Two."], "en").splitlines()[1:] == ["1. One.", "2. Two."]
     assert question(["One."], "en").splitlines()[0] != question(["One.", "Two."], "en").splitlines()[0]
     assert "\n" not in refusal([], "en")
+
+
+def test_what_happens_beside_answers_is_kept_and_another_release_takes_its_part_of_it() -> None:  # C14, F25
+    flow = FlowRun(agent="a", flow_id="f", conversation="c", contact="k", task="t", status="routing")
+    moved = flow.model_copy(update={"status": "completed"})
+    said = Turn(role="assistant", content="Hola", id="human-1", agent="Ann")
+    state = SessionState(user="u", flow=flow)
+    for aside in (Aside(moved, "/human_task_completed"), Aside(said=said), Aside(moved, None)):
+        item = item_of(aside)
+        # Of the release before, which knows the task alone, and takes another kind for a user's message.
+        assert item["kind"] == "task"
+        assert item["contact"] == ("k" if aside.flow else "")
+        take(state, orjson.loads(orjson.dumps(item)))
+    assert state.flow is not None
+    assert (state.flow.status, state.flow.commands) == ("completed", ("/human_task_completed",))
+    assert state.history == [said]
+    take(state, {"kind": "task", "contact": "k", "task": "u", "status": ""})  # as that release writes it
+    assert (state.flow.task, state.flow.status, state.history) == ("u", None, [said])
+    take(state, item_of(Aside(moved.model_copy(update={"contact": "another"}), "/human_task_completed")))
+    assert (state.flow.task, len(state.flow.commands)) == ("u", 1)
