@@ -220,6 +220,8 @@ class FlowAgents:
                 final = await self._uttered(talk, scene, answer.text, "done", is_shown=True)
                 if final is not None:
                     return final
+            elif not scene.data.approval_required:  # else they were not shown
+                await self.people.report(talk.contact, "bot", answer.text)
             for call in answer.message.tool_calls:
                 final = await self._called(talk, scene, call)
                 if final is not None:
@@ -244,7 +246,7 @@ class FlowAgents:
             return state
         if not is_shown:
             await request.frames.dialogue(text, begins=True)
-        await self.people.report(talk.contact, "bot", text if is_shown else request.frames.text)
+        await self.people.report(talk.contact, "bot", text)
         return final
 
     async def _released(self, talk: _Talk, scene: _Scene, held: HeldText) -> FinalState | None:

@@ -157,6 +157,39 @@ async def test_a_conversation_that_goes_on_by_itself_gives_the_model_another_tas
             assert "/start_task supervised AIS" in [message.content for message in after.messages]
 
 
+async def test_every_word_that_is_shown_is_told_to_the_engine_once(
+    tmp_path: Path, engine_url: str
+) -> None:  # V2, C15
+    def beside(text: str, name: str, **arguments: Any) -> CallsTools:
+        return CallsTools([ToolCall("call-1", name, arguments)], text)
+
+    script: list[Step] = [
+        beside("Un momento.", "change_task", task="no such task"),
+        beside("Veamos.", "ask_user", question="¿Cuál es su póliza?"),
+        calls("refuse", reason="No puedo."),
+        beside("Adiós.", "end_call"),
+    ]
+    async with running_chat(tmp_path, script, engine_url=engine_url) as chat:
+        await chat.add(CLAIMS)
+        async with chat.client(language="es") as client, httpx.AsyncClient(base_url=engine_url) as engine:
+            for message_id, text in (("m-1", ACCIDENT), ("m-2", "123"), ("m-3", "Gracias")):
+                await client.say(message_id, text)
+            content = next(f["content"] for f in client.frames if f["content"].get("event") == "task")
+            journal = (await engine.get(f"/v1/conversations/{content['conversation']}/journal")).json()
+            said = [each["input"] for each in journal["entries"] if each["input"]["op"] == "handle-utterance"]
+            assert [(each["src"], each["body"]) for each in said] == [
+                ("user", ACCIDENT),
+                ("bot", "Un momento."),
+                ("bot", "Veamos."),
+                ("bot", "¿Cuál es su póliza?"),
+                ("user", "123"),
+                ("bot", "No puedo."),
+                ("user", "Gracias"),
+                ("bot", "Adiós."),
+            ]
+            assert client.text("m-1") == "Un momento.\n\nVeamos.\n\n¿Cuál es su póliza?"
+
+
 async def test_breaking_out_of_a_flow_ends_its_contact(tmp_path: Path, engine_url: str) -> None:  # C9, C15
     script = [Says("¿Cuál es su póliza?"), Says("Sunny.")]
     async with running_chat(tmp_path, script, engine_url=engine_url) as chat:
