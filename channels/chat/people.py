@@ -20,10 +20,18 @@ from channels.engine_client.replies import (
     AgentData,
     ApprovalState,
     EngineError,
+    Problem,
     RequestRefused,
     StateConflict,
 )
-from flow_engine.errors import CallTheOperator, CorrectTheInput, FlowEngineError, ReloadAndDecide, RetryLater
+from flow_engine.errors import (
+    CallTheOperator,
+    CorrectTheInput,
+    Finding,
+    FlowEngineError,
+    ReloadAndDecide,
+    RetryLater,
+)
 from flow_engine.ports.chat import ChatFrames, SessionRef
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.models import Message
@@ -33,6 +41,10 @@ PersonsOutcome: TypeAlias = Literal[
     "connected", "completed", "failed", "taken_over", "released", client.Decision
 ]
 _DECISIONS: Final = get_args(client.Decision)
+_OF_OUR_KEY: Final = (401, 403)
+_OUR_POINTERS: Final = {"/approvalId": "/approval_id", "/body": "/text", "/srcName": "/name"}
+"""Of a field of the engine's, the one that a person sends."""
+
 
 log: Any = structlog.get_logger("flow_engine.chat")
 
@@ -97,8 +109,8 @@ class People:
         session is to know of it.
 
         Raises ReloadAndDecide for a session without a flow, or a conversation that does not take it now;
-        CorrectTheInput, LookElsewhere and RetryLater as the engine has it; CallTheOperator for a key of
-        another tenant.
+        CorrectTheInput, LookElsewhere and RetryLater as the engine has it; CallTheOperator where it does
+        not take the chat's own key, or that is another tenant's.
         """
         if state.flow is None:
             raise ReloadAndDecide("no_flow", "no flow goes on in this session")
@@ -187,11 +199,20 @@ def _status(data: AgentData) -> dict[str, JsonValue]:
 
 def _as_core(error: EngineError) -> FlowEngineError:
     """The engine's refusal as a client of the chat gets it."""
-    detail = error.problem.detail if error.problem else str(error)
+    problem = error.problem or Problem(status=0, code="", detail=str(error))
+    detail, code = problem.detail, problem.code
     if isinstance(error, StateConflict):
-        return ReloadAndDecide(error.code or "state_conflict", detail)
+        return ReloadAndDecide(
+            code or "state_conflict", detail, state=problem.state, accepted=problem.accepted
+        )
     if isinstance(error, KeyOfAnotherTenant):
-        return CallTheOperator("engine_refused", str(error))
+        return CallTheOperator("engine_refused", detail)
+    if problem.status in _OF_OUR_KEY:
+        return CallTheOperator("engine_refused", f"the engine refuses FLOW_ENGINE_API_KEY: {detail}")
     if isinstance(error, RequestRefused):
-        return CorrectTheInput(error.code or "engine_refused", detail)
+        findings = [
+            Finding(_OUR_POINTERS.get(each.pointer, each.pointer), each.code, each.message)
+            for each in problem.errors
+        ]
+        return CorrectTheInput(code or "engine_refused", detail, findings)
     return RetryLater("engine_unavailable", "the flow engine does not answer")

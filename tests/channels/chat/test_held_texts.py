@@ -278,7 +278,9 @@ class TestPeople:
             await client.final("m-2")
             assert (client.text("m-1"), client.text("m-2")) == ("", BETTER)
 
-    async def test_what_is_no_decision_is_refused_with_its_reason(self, desk: Desk) -> None:
+    async def test_what_is_no_decision_is_refused_with_its_reason(
+        self, desk: Desk, engine: httpx.AsyncClient
+    ) -> None:
         async with desk([Says(DRAFT)]) as (chat, client):
             await held(client)
             path = f"/v1/chat/sessions/{client.session}/human"
@@ -291,7 +293,16 @@ class TestPeople:
             ):
                 answer = await chat.http.post(path, json=body)
                 assert answer.status_code == status, answer.text
-            assert answer.json()["code"] == "outcome_not_possible"
+            problem = answer.json()
+            assert problem["code"] == "outcome_not_possible"
+            assert {"approved", "edited", "rejected"} <= set(problem["accepted"])
+            contact = next(f["content"] for f in client.frames if "contact" in f["content"])
+            body = {"conversationId": contact["conversation"], "contactId": contact["contact"]}
+            engines = await engine.post("/v1/handle-human-task", json={**body, "outcome": "completed"})
+            told = ("code", "detail", "state", "accepted")
+            assert [problem[name] for name in told] == [engines.json()[name] for name in told]
+            no_text = (await chat.http.post(path, json={"outcome": "edited"})).json()
+            assert [each["pointer"] for each in no_text["errors"]] == ["/text"]
             await decide(chat, client, "approved")
             await client.final("m-1")
 

@@ -93,6 +93,24 @@ async def test_a_tenants_words_never_reach_the_flows_of_another(
     assert kept == (expected if api_key else [])
 
 
+async def test_a_key_that_the_engine_refuses_is_the_operators_to_mend(tmp_path: Path) -> None:  # C15
+    (tmp_path / "keys.json").write_bytes(
+        orjson.dumps({"keys": [{"key": key("engine"), "tenant": ENGINES, "scopes": ["admin"]}]})
+    )
+    store, script = InProcessChat(), [Says("¿Cuál es su póliza?")]
+    with running_service(tmp_path / "engine", FLOW_ENGINE_API_KEYS_FILE=str(tmp_path / "keys.json")) as url:
+        shared: dict[str, Any] = {"shared": (store, store), "engine_url": url}
+        async with running_chat(tmp_path, script, api_key=key("engine"), **shared) as chat:
+            await chat.add(CLAIMS)
+            async with chat.client(language="es") as client:
+                assert (await client.say("m-1", ACCIDENT))["state"] == "done"
+        async with running_chat(tmp_path, script, api_key="a key that was withdrawn", **shared) as chat:
+            path = f"/v1/chat/sessions/{client.session}/human"
+            answer = await chat.http.post(path, json={"text": "Hola"})
+            assert (answer.status_code, answer.json()["code"]) == (500, "engine_refused")
+            assert "www-authenticate" not in answer.headers
+
+
 async def test_a_session_that_is_in_another_tenants_flow_already_asks_nothing_more_of_it(
     tmp_path: Path, engine_url: str
 ) -> None:  # F43
