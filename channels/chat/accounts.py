@@ -194,6 +194,7 @@ def usage_of(uses: Sequence[ModelUse]) -> dict[str, JsonValue]:
 
 def cost(uses: Sequence[ModelUse]) -> float | None:
     """In US dollars by the public prices of models for their tokens; None where one of them is not listed."""
-    prices = [price(use.model, use.input_tokens, use.output_tokens) for use in uses]
+    answered = [use for use in uses if use.status != "failed"]  # the others cost nothing
+    prices = [price(use.model, use.input_tokens, use.output_tokens) for use in answered]
     known = [each for each in prices if each is not None]
-    return sum(known) if len(known) == len(prices) else None
+    return sum(known, 0.0) if len(known) == len(prices) else None

@@ -65,6 +65,25 @@ async def test_a_session_tells_what_everything_in_it_has_cost(tmp_path: Path) ->
     }
 
 
+async def test_a_call_that_failed_costs_nothing_and_leaves_the_cost_of_the_others_known(
+    tmp_path: Path,
+) -> None:  # M14
+    script = [CHOSEN, Fails("refused"), CHOSEN, Says("Sunny.")]
+    async with running_chat(tmp_path, script, routing=True) as chat:
+        await chat.add({**PRICED, "model": None})
+        await chat.http.patch("/v1/ai-agents/orchestrator", json={"model": "openai:gpt-4o-mini"})
+        async with chat.client(language="en") as client:
+            assert (await client.say("m-1", QUESTION))["state"] == "refused"  # by the installation's model
+            await chat.http.patch("/v1/ai-agents/weather_agent", json={"model": PRICED["model"]})
+            assert (await client.say("m-2", QUESTION))["state"] == "done"
+            page = (await chat.http.get(f"/v1/chat/sessions/{client.session}")).json()
+            failed, done = await chat.runs(client.session)
+    assert [(call["status"], call["cost"]) for call in failed["llm_calls"]] == [("failed", 0)]
+    routed = [run["routing_calls"][0]["cost"] for run in (failed, done)]
+    assert failed["usage"] == {"input_tokens": 0, "output_tokens": 0, "cost": 0}
+    assert page["usage"]["cost"] == pytest.approx(sum(routed) + done["usage"]["cost"])
+
+
 async def test_a_call_that_failed_and_a_model_without_a_price_are_accounted_too(
     tmp_path: Path,
 ) -> None:  # M14
