@@ -173,11 +173,12 @@ class LocalOnly:
 
     A web page that lets its own name point to 127.0.0.1 is kept out by that, and one that calls this
     service from the browser of this machine by its `Origin`, unless it is one of `origins`: URLs without a
-    path.
+    path; None for a service that reads no setting of them.
     """
 
-    def __init__(self, origins: Collection[str] = ()) -> None:
-        self._origins = frozenset(origins)
+    def __init__(self, origins: Collection[str] | None = None) -> None:
+        self._origins = frozenset(origins or ())
+        self._more = "" if origins is None else " and of the origins in FLOW_ENGINE_CORS_ORIGINS"
 
     def tenants(self) -> frozenset[str]:
         return frozenset((LOCAL_TENANT,))
@@ -192,15 +193,14 @@ class LocalOnly:
             return LOCAL
         raise CorrectTheInput(
             "origin_not_local",
-            "without API keys this service takes calls from pages of this machine and of the origins in "
-            "FLOW_ENGINE_CORS_ORIGINS only",
+            f"without API keys this service takes calls from pages of this machine{self._more} only",
         )
 
 
 Authenticator = Keyring | LocalOnly
 
 
-def authenticator_for(keys: Path | None, host: str, origins: Collection[str] = ()) -> Authenticator:
+def authenticator_for(keys: Path | None, host: str, origins: Collection[str] | None = None) -> Authenticator:
     """Of a file of keys, in JSON; without one whoever is on this machine, and pages of `origins`. Raises
     CallTheOperator `keys_required`: without keys the service stays on this machine (F43);
     `api_keys_unreadable` for a file that is not valid."""

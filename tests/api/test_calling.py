@@ -269,6 +269,10 @@ class TestWithoutKeys:
             assert door.authenticate(headers) == LOCAL  # F43
         else:
             assert refused(lambda: door.authenticate(headers)).code == "origin_not_local"
+            for told in (True, False):  # only a service that reads the setting names it
+                keyless = LocalOnly(() if told else None)
+                refusal = refused(lambda: keyless.authenticate(headers))  # noqa: B023
+                assert ("FLOW_ENGINE_CORS_ORIGINS" in refusal.detail) is told
 
     @pytest.mark.parametrize(
         ("name", "passes"),
