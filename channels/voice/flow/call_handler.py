@@ -29,7 +29,7 @@ import structlog
 from adapters.models.answers import tool_arguments
 from adapters.models.tools import Approval
 from channels.engine_client import replies
-from channels.engine_client.client import EngineClient, Utterance
+from channels.engine_client.client import EngineClient, Pause, Utterance
 from channels.engine_client.mcp_tools import McpServers
 from channels.engine_client.toolbox import Toolbox, ToolListCache
 from channels.engine_client.tools import (
@@ -48,7 +48,11 @@ from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
-DRAIN_WITHIN_S: Final = 5.0
+DRAIN_WITHIN_S: Final = 10.0
+END_PAUSES_S: Final = (1.0, 2.0, 4.0, 5.0)
+"""Between the tries to end the contact while the engine is away. With the words before it they stay below
+what a call gives to its end."""
+
 MOST_TOOL_CHARS: Final = 2_000
 NO_UTTERANCE: Final = "no_utterance"
 
@@ -60,7 +64,8 @@ a person. All others go as they are."""
 class FlowCallHandler:
     """Implements `CallHandler`. `base` is what the agent's own configuration says about the session,
     `servers` are this call's own, `tool_lists` what is remembered of them from other calls. `now` is the time
-    of day, aware. Without `notices` the engine is polled for changes of the memory."""
+    of day, aware. Without `notices` the engine is polled for changes of the memory. `pause` waits that many
+    seconds for an engine that is away."""
 
     def __init__(
         self,
@@ -75,12 +80,14 @@ class FlowCallHandler:
         approval: Approval | None = None,
         tool_lists: ToolListCache | None = None,
         notices: MemoryNotices | None = None,
+        pause: Pause = asyncio.sleep,
     ) -> None:
         self._start = start
         self._base = base
         self._controls = controls
         self._engine = engine
         self._now = now
+        self._pause = pause
         self._new = task_context.new_contact(start, caller)
         self.contact = self._new.contact
         self._ids = {"agent_id": start.agent_id, "call_id": caller.call_id}
@@ -88,7 +95,7 @@ class FlowCallHandler:
         self._watch = PromptRefresher(engine, self.contact.conversation_id, self._refreshed, self._lose)
         self._notices = notices
         self._words = TranscriptBarrier(controls, self._watch)
-        self._report = DialogueReport(engine, self.contact, self._arrived)
+        self._report = DialogueReport(engine, self.contact, self._arrived, pause=pause)
         self._task_lock = asyncio.Lock()
         self._following: set[asyncio.Task[None]] = set()
         self._task: task_context.TaskContext | None = None
@@ -195,12 +202,19 @@ class FlowCallHandler:
         await self._watch.stop()
         await asyncio.gather(self._report.finish(DRAIN_WITHIN_S), self._toolbox.aclose())
         await self._transfer.ended(ending.reason)
-        try:
-            reason = END_REASONS.get(ending.reason, ending.reason)
-            reply = await self._engine.end_contact(self.contact, reason)
-            log.info("contact_ended", status=reply.status, reason=reason)
-        except replies.EngineError as error:
-            log.error("contact_not_ended", reason=str(error))
+        await self._end_contact(END_REASONS.get(ending.reason, ending.reason))
+
+    async def _end_contact(self, reason: str) -> None:
+        for pause_s in (*END_PAUSES_S, None):
+            try:
+                reply = await self._engine.end_contact(self.contact, reason)
+                log.info("contact_ended", status=reply.status, reason=reason)
+                return
+            except replies.EngineError as error:
+                if pause_s is None or not isinstance(error, replies.EngineUnavailable):
+                    log.error("contact_not_ended", reason=str(error))
+                    return
+            await self._pause(pause_s)
 
     def _name_call(self) -> None:
         """In every log line of this task from here on, the engine's client's included."""

@@ -18,19 +18,21 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from channels.engine_client.client import Contact, EngineClient, TaggedPrompt, Utterance
-from channels.engine_client.replies import EngineError, PromptReply, StateConflict
+from channels.engine_client.client import Contact, EngineClient, Pause, TaggedPrompt, Utterance
+from channels.engine_client.replies import EngineError, EngineUnavailable, PromptReply, StateConflict
 from channels.voice.call.ports import CallTranscript
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
 MOST_WAITING: Final = 200
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 5.0
 
 
 class DialogueReport:
     """A queue with one sender. While the engine is away the newest messages are kept, up to a bound, and the
-    oldest given up. `arrived` is called after each message that has; one that the engine refuses is logged
-    and left out."""
+    oldest given up; it is asked again after 1, 2, 4, then every 5 seconds. `arrived` is called after each
+    message that has; one that the engine refuses is logged and left out. `pause` waits that many seconds."""
 
     def __init__(
         self,
@@ -39,11 +41,13 @@ class DialogueReport:
         arrived: Callable[[Utterance], None],
         *,
         most_waiting: int = MOST_WAITING,
+        pause: Pause = asyncio.sleep,
     ) -> None:
         self._engine = engine
         self._contact = contact
         self._arrived = arrived
         self._most_waiting = most_waiting
+        self._pause = pause
         self._waiting: deque[Utterance] = deque()
         self._sender: asyncio.Task[None] | None = None
 
@@ -64,19 +68,27 @@ class DialogueReport:
             return
         _, unfinished = await asyncio.wait({sender}, timeout=within_s)
         if unfinished:
+            log.warning("utterances_lost", count=len(self._waiting), within_s=within_s)
+            self._waiting.clear()  # a request may keep the cancellation to itself, and the next would follow
             sender.cancel()
             await asyncio.wait(unfinished)
-            log.warning("utterances_lost", count=len(self._waiting), within_s=within_s)
 
     async def _send(self) -> None:
+        pause_s = FIRST_PAUSE_S
         while self._waiting:
             utterance = self._waiting[0]
             try:
                 await self._engine.utterance(self._contact, utterance)
+            except EngineUnavailable as error:
+                log.warning("utterances_wait", reason=str(error), count=len(self._waiting))
+                await self._pause(pause_s)
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                continue
             except EngineError as error:
                 log.warning("utterance_dropped", reason=str(error), message_id=utterance.message_id)
             else:
                 self._arrived(utterance)
+            pause_s = FIRST_PAUSE_S
             if self._waiting and self._waiting[0] is utterance:
                 self._waiting.popleft()
 

@@ -147,9 +147,14 @@ async def flow_call(
             servers=scripted_servers,
             now=lambda: AT,
             notices=notices,
+            pause=_hardly,
         )
         yield FlowCall(scene, handler, controls, scripted_servers, requests)
         await handler.ended(Ending(True, "caller_hung_up", 60.0, ()))
+
+
+async def _hardly(seconds: float) -> None:
+    await asyncio.sleep(seconds / 1000)
 
 
 async def eventually(holds: Callable[[], bool], within_s: float = 30.0) -> None:

@@ -10,7 +10,7 @@ import httpx2
 import orjson
 import pytest
 
-from channels.engine_client.client import Contact, EngineClient, Utterance
+from channels.engine_client.client import PAUSES_S, Contact, EngineClient, Pause, Utterance
 from channels.voice.flow.engine_sync import DialogueReport
 from tests.api.harness import BASE_URL
 from tests.channels.engine_client.engine_doubles import Pauses
@@ -29,13 +29,18 @@ class Engine:
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     refuses: tuple[str, ...] = ()
+    away: int = 0
+    """So many more requests find nobody."""
     messages: list[str] = field(default_factory=list[str])
 
     async def __call__(self, request: httpx2.Request) -> httpx2.Response:
         await self.gate.wait()
+        if self.away:
+            self.away -= 1
+            raise httpx2.ConnectError("refused")
         body = orjson.loads(request.content)["body"]
         if body in self.refuses:
-            return httpx2.Response(503)
+            return httpx2.Response(404, json={"code": "conversation_unknown"})
         self.messages.append(body)
         return httpx2.Response(200, json=TAKEN)
 
@@ -48,10 +53,12 @@ class Told:
         self.bodies.append(said.body)
 
 
-def report_to(engine: Engine, told: Told | None = None, most_waiting: int = 200) -> DialogueReport:
+def report_to(
+    engine: Engine, told: Told | None = None, most_waiting: int = 200, pause: Pause | None = None
+) -> DialogueReport:
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(engine), base_url=BASE_URL)
     client = EngineClient(http, pause=Pauses())
-    return DialogueReport(client, CONTACT, told or Told(), most_waiting=most_waiting)
+    return DialogueReport(client, CONTACT, told or Told(), most_waiting=most_waiting, pause=pause or Pauses())
 
 
 def said(body: str) -> Utterance:
@@ -80,6 +87,42 @@ async def test_a_message_that_cannot_be_told_holds_up_no_other() -> None:
     assert engine.messages == told.bodies == ["a", "c"]
 
 
+async def test_an_engine_that_comes_back_is_told_all_of_it() -> None:  # V2
+    tries = 1 + len(PAUSES_S)
+    engine, told, pauses = Engine(away=5 * tries), Told(), Pauses()
+    engine.gate.set()
+    report = report_to(engine, told, pause=pauses)
+    for body in "abc":
+        report.add(said(body))
+    await report.finish(30)
+    assert engine.messages == told.bodies == ["a", "b", "c"]
+    assert pauses.seconds == [1, 2, 4, 5, 5]
+
+    engine.away = tries
+    report.add(said("d"))
+    await report.finish(30)
+    assert engine.messages[-1] == "d"
+    assert pauses.seconds[5:] == [1]
+
+
+async def test_however_long_the_engine_is_away_only_so_many_wait() -> None:
+    engine, back = Engine(away=10**9), asyncio.Event()
+
+    async def until_back(seconds: float) -> None:
+        await back.wait()
+
+    engine.gate.set()
+    report = report_to(engine, most_waiting=3, pause=until_back)
+    for number in range(10):
+        report.add(said(str(number)))
+    await asyncio.sleep(0.02)
+    report.add(said("last"))
+    engine.away = 0
+    back.set()
+    await report.finish(30)
+    assert engine.messages == ["8", "9", "last"]
+
+
 async def test_while_the_engine_is_away_the_newest_are_kept() -> None:
     engine = Engine()
     report = report_to(engine, most_waiting=3)
@@ -99,6 +142,24 @@ async def test_the_end_does_not_wait_for_ever() -> None:
     async with asyncio.timeout(30):
         await report.finish(0.05)
     assert engine.messages == []
+
+
+async def test_the_end_is_not_kept_up_by_a_request_that_hides_its_cancellation() -> None:
+    gate = asyncio.Event()
+
+    async def hides_it(request: httpx2.Request) -> httpx2.Response:
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            gate.set()
+        await asyncio.sleep(0)
+        raise httpx2.ReadTimeout("lost", request=request)
+
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(hides_it), base_url=BASE_URL)
+    report = DialogueReport(EngineClient(http, pause=Pauses()), CONTACT, Told(), pause=Pauses())
+    report.add(said("a"))
+    async with asyncio.timeout(30):
+        await report.finish(0.05)
 
 
 async def test_nothing_said_is_nothing_to_wait_for() -> None:

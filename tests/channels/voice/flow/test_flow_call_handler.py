@@ -10,13 +10,13 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from channels.engine_client.client import EngineClient
+from channels.engine_client.client import PAUSES_S, EngineClient
 from channels.engine_client.fake_mcp import ScriptedMcp
 from channels.voice.call.ports import CallerSilent, Refused, TransferFailed
 from channels.voice.flow.task_context import LOST, NOBODY_FREE, TRY_AGAIN
 from flow_engine.values import JsonValue
 from tests.api.harness import BASE_URL, Scene, clinic, entry, hum_task, over_many_contacts
-from tests.channels.engine_client.engine_doubles import client_with
+from tests.channels.engine_client.engine_doubles import Pauses, client_with
 from tests.channels.voice.flow.flow_call import (
     AGENDA,
     CALL_ID,
@@ -367,7 +367,10 @@ class TestHandingOver:
 
 
 class TestTrouble:
-    async def test_an_engine_that_goes_away_is_told_to_the_model_and_ends_no_call(self) -> None:
+    async def test_an_engine_that_goes_away_is_told_to_the_model_and_ends_no_call(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("channels.voice.flow.call_handler.DRAIN_WITHIN_S", 0.1)
         gone = False
 
         def lost(request: httpx2.Request) -> bool:
@@ -382,6 +385,37 @@ class TestTrouble:
             await call.handler.notice(CallerSilent())
             await call.over()
         assert call.controls.names == ["instruct"]
+
+    async def test_words_and_the_end_wait_for_an_engine_that_comes_back(self) -> None:  # V2
+        away = 0
+
+        def gone(scene: Scene) -> EngineClient:
+            engine = httpx2.ASGITransport(app=scene.app)
+
+            async def answer(request: httpx2.Request) -> httpx2.Response:
+                nonlocal away
+                if away:
+                    away -= 1
+                    raise httpx2.ConnectError("refused")
+                return await engine.handle_async_request(request)
+
+            return EngineClient(
+                httpx2.AsyncClient(transport=httpx2.MockTransport(answer), base_url=BASE_URL), pause=Pauses()
+            )
+
+        tries = 1 + len(PAUSES_S)
+        async with flow_call(quiet_clinic(), engine=gone) as call:
+            await call.opened()
+            away = 2 * tries
+            await call.user("My number is 347 123 4567")
+            await eventually(lambda: not away)
+            await asyncio.sleep(0.05)
+            away = 3 * tries
+            await call.over()
+            said = [event["body"] for event in await call.events() if event["src"] == "user"]
+            ended = [e for e in await call.system_events() if e["subtype"] == "contact_ended"]
+        assert said == ["My number is 347 123 4567"]
+        assert len(ended) == 1
 
     async def test_a_required_variable_without_a_value_is_told_to_the_model(self) -> None:
         slots = scripted("cerca_prestazione", found, "massimo", massimo={})
