@@ -49,10 +49,6 @@ from flow_engine.values import JsonValue
 log: Any = structlog.get_logger("flow_engine.voice")
 
 DRAIN_WITHIN_S: Final = 10.0
-END_PAUSES_S: Final = (1.0, 2.0, 4.0, 5.0)
-"""Between the tries to end the contact while the engine is away. With the words before it they stay below
-what a call gives to its end."""
-
 MOST_TOOL_CHARS: Final = 2_000
 NO_UTTERANCE: Final = "no_utterance"
 
@@ -87,9 +83,9 @@ class FlowCallHandler:
         self._controls = controls
         self._engine = engine
         self._now = now
-        self._pause = pause
         self._new = task_context.new_contact(start, caller)
         self.contact = self._new.contact
+        self._span = task_context.ContactSpan(engine, self._new, pause)
         self._ids = {"agent_id": start.agent_id, "call_id": caller.call_id}
         self._toolbox = Toolbox(engine, servers, self._tool_ran, approval, tool_lists)
         self._watch = PromptRefresher(engine, self.contact.conversation_id, self._refreshed, self._lose)
@@ -109,7 +105,7 @@ class FlowCallHandler:
     async def open(self) -> ports.SessionSettings | ports.Refused:
         self._name_call()
         try:
-            data = await self._engine.new_contact(self._new)
+            data = await self._span.begin()
         except replies.EngineError as error:
             log.error("flow_not_started", reason=str(error))
             return ports.Refused(self._start.apology)
@@ -202,19 +198,7 @@ class FlowCallHandler:
         await self._watch.stop()
         await asyncio.gather(self._report.finish(DRAIN_WITHIN_S), self._toolbox.aclose())
         await self._transfer.ended(ending.reason)
-        await self._end_contact(END_REASONS.get(ending.reason, ending.reason))
-
-    async def _end_contact(self, reason: str) -> None:
-        for pause_s in (*END_PAUSES_S, None):
-            try:
-                reply = await self._engine.end_contact(self.contact, reason)
-                log.info("contact_ended", status=reply.status, reason=reason)
-                return
-            except replies.EngineError as error:
-                if pause_s is None or not isinstance(error, replies.EngineUnavailable):
-                    log.error("contact_not_ended", reason=str(error))
-                    return
-            await self._pause(pause_s)
+        await self._span.end(END_REASONS.get(ending.reason, ending.reason))
 
     def _name_call(self) -> None:
         """In every log line of this task from here on, the engine's client's included."""

@@ -6,6 +6,7 @@ A flow configures a chain of recogniser, model and voice; a realtime model is al
 for is taken over, everything else stays as the agent's own configuration says.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -105,6 +106,43 @@ class HumanTransfer:
 
 def _is_routing(data: replies.AgentData) -> bool:
     return data.task_type == "HUM" and data.task_status == "routing"
+
+
+END_PAUSES_S: Final = (1.0, 2.0, 4.0, 5.0)
+"""Between the tries to end a contact while the engine is away. With the words before it they stay below what
+a call gives to its end."""
+
+
+class ContactSpan:
+    """One call's contact at the engine, from its beginning to its end. `pause` waits that many seconds."""
+
+    def __init__(self, engine: client.EngineClient, new: client.NewContact, pause: client.Pause) -> None:
+        self._engine = engine
+        self._new = new
+        self._pause = pause
+        self._beginning: asyncio.Task[replies.AgentData] | None = None
+
+    async def begin(self) -> replies.AgentData:
+        """Raises EngineError. Goes on when it is cancelled: a caller who leaves meanwhile must not leave a
+        contact behind that nobody ends."""
+        self._beginning = asyncio.create_task(self._engine.new_contact(self._new))
+        return await asyncio.shield(self._beginning)
+
+    async def end(self, reason: str) -> None:
+        """After its beginning, where there has been one. Never raises: a failure is logged."""
+        if self._beginning is None:
+            return
+        await asyncio.wait({self._beginning})
+        for pause_s in (*END_PAUSES_S, None):
+            try:
+                reply = await self._engine.end_contact(self._new.contact, reason)
+                log.info("contact_ended", status=reply.status, reason=reason)
+                return
+            except replies.EngineError as error:
+                if pause_s is None or not isinstance(error, replies.EngineUnavailable):
+                    log.error("contact_not_ended", reason=str(error))
+                    return
+            await self._pause(pause_s)
 
 
 def new_contact(start: FlowStart, caller: Caller) -> client.NewContact:

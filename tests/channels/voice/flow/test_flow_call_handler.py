@@ -526,6 +526,36 @@ class TestSilenceAndEnd:
             ended = [e for e in await call.system_events() if e["subtype"] == "contact_ended"]
         assert [event.get("by") for event in ended] == [by]  # F30
 
+    async def test_a_caller_who_leaves_while_the_contact_begins_leaves_none_behind(self) -> None:  # V2
+        gate = Gate()
+
+        def slow(scene: Scene) -> EngineClient:
+            engine = httpx2.ASGITransport(app=scene.app)
+
+            async def later(request: httpx2.Request) -> httpx2.Response:
+                async def taken() -> httpx2.Response:
+                    gate.held += 1
+                    if request.url.path == "/v1/handle-new-contact":
+                        await gate.open.wait()
+                    return await engine.handle_async_request(request)
+
+                return await asyncio.shield(asyncio.create_task(taken()))  # the engine has it, come what may
+
+            return EngineClient(
+                httpx2.AsyncClient(transport=httpx2.MockTransport(later), base_url=BASE_URL), pause=Pauses()
+            )
+
+        async with flow_call(quiet_clinic(), engine=slow) as call:
+            opening = asyncio.create_task(call.handler.open())
+            await eventually(lambda: gate.held > 0)
+            opening.cancel()
+            await asyncio.wait({opening})
+            ended = asyncio.create_task(call.over())
+            await asyncio.sleep(0.05)
+            gate.open.set()
+            await ended
+            assert [e["subtype"] for e in await call.system_events()].count("contact_ended") == 1
+
     async def test_a_call_that_was_never_opened_ends_without_trouble(self) -> None:
         async with flow_call(quiet_clinic()) as call:
             await call.over("failed")
