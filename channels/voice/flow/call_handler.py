@@ -152,16 +152,14 @@ class FlowCallHandler:
 
     async def notice(self, notice: ports.HandlerNotice) -> None:
         self._name_call()
+        if self._task is None:  # the words of the apology: there is no task for them
+            return
         match notice:
             case ports.Turn():
                 if notice.role == "user":
                     self._silences = 0
                 elif self._first_words:
-                    before, self._first_words = self._settings(), False
-                    if self._settings() != before:
-                        self._controls.reconfigure(self._settings())
-                    if self._transfer.after_first_words and self._transfer.target is not None:
-                        self._controls.transfer(self._transfer.target)
+                    self._first_words_spoken()
                 if not notice.text.strip():
                     return
                 if notice.role == "user":
@@ -186,6 +184,13 @@ class FlowCallHandler:
                         await self._set_task(data)
                         self._transfer.target = None  # the same address again would be no help
                         self._controls.switch_task(self._settings(), data.command)
+
+    def _first_words_spoken(self) -> None:
+        before, self._first_words = self._settings(), False
+        if self._settings() != before:
+            self._controls.reconfigure(self._settings())
+        if self._transfer.after_first_words and self._transfer.target is not None:
+            self._controls.transfer(self._transfer.target)
 
     async def ended(self, ending: ports.Ending) -> None:
         if self._has_ended:

@@ -129,18 +129,24 @@ class ContactSpan:
         return await asyncio.shield(self._beginning)
 
     async def end(self, reason: str) -> None:
-        """After its beginning, where there has been one. Never raises: a failure is logged."""
+        """After its beginning, where there has been one. One that the engine has refused has no end; where
+        it cannot be known whether it began, its end is tried once. Never raises: a failure is logged."""
         if self._beginning is None:
             return
         await asyncio.wait({self._beginning})
-        for pause_s in (*END_PAUSES_S, None):
+        failure = self._beginning.exception()
+        if isinstance(failure, (replies.RequestRefused, replies.StateConflict)):
+            return
+        pauses_s = END_PAUSES_S if failure is None else ()
+        for pause_s in (*pauses_s, None):
             try:
                 reply = await self._engine.end_contact(self._new.contact, reason)
                 log.info("contact_ended", status=reply.status, reason=reason)
                 return
             except replies.EngineError as error:
                 if pause_s is None or not isinstance(error, replies.EngineUnavailable):
-                    log.error("contact_not_ended", reason=str(error))
+                    tell = log.error if failure is None else log.info
+                    tell("contact_not_ended", reason=str(error))
                     return
             await self._pause(pause_s)
 

@@ -179,6 +179,11 @@ class TestOpening:
     ) -> None:
         async with flow_call(document, version=version) as call:
             assert await call.handler.open() == Refused("Mi dispiace.")
+            with capture_logs() as logged:
+                await call.agent("Mi dispiace.")
+                await call.over("agent_hung_up")
+            assert logged == []  # V14: what was never begun is neither told nor ended
+            assert call.requests == ["/v1/handle-new-contact"]
 
     async def test_an_engine_that_is_away_is_an_apology(self) -> None:  # V2
         away, script, _ = client_with(httpx2.ConnectError("refused"))
