@@ -10,14 +10,13 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from adapters.redis_address import checked_redis_url
 from flow_engine.documents import DocumentLimits
 from flow_engine.documents.findings import problems_of
 from flow_engine.errors import CallTheOperator, CorrectTheInput
 from service import late
 
 PREFIX = "FLOW_ENGINE_"
-_REDIS = ("redis", "rediss")
-_DATABASE = re.compile(r"(/[0-9]*)?\Z")
 _MONGO = re.compile(r"mongodb(\+srv)?://[^/?#\s]")
 _WEB = re.compile(r"https?://[^/?#\s]")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+")
@@ -151,17 +150,7 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _a_redis_url(cls, value: str | None) -> str | None:
-        try:
-            parts = urlsplit(value or "unix:///")
-            known = parts.path if parts.scheme == "unix" else parts.scheme in _REDIS and parts.hostname
-            known = known and parts.port != 0
-        except ValueError:  # of the host's brackets or the port
-            known = False
-        if not known:
-            raise ValueError("accepted is redis:// or rediss:// with host:port, or unix:// with a path")
-        if value is not None and not value.startswith("unix:") and not _DATABASE.match(urlsplit(value).path):
-            raise ValueError("accepted after the host is nothing, or / and the number of a database")
-        return value
+        return None if value is None else checked_redis_url(value)
 
     @field_validator("mongo_url")
     @classmethod

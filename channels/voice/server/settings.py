@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 
 from adapters.models.tools import Approval, read_rules
 from adapters.outbound.policy import host_and_port
+from adapters.redis_address import checked_redis_url
 from channels.voice.carriers.carrier import Carrier
 from channels.voice.carriers.table import CARRIERS, CarrierName, CarrierRow, CarrierSettings
 from channels.voice.server.public_address import PublicAddress, base_url, parse_proxies
@@ -82,6 +83,13 @@ class VoiceSettings(CarrierSettings):
     def _are_rules(cls, text: str) -> str:
         read_rules(text)
         return text
+
+    @field_validator("voice_redis_url")
+    @classmethod
+    def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            checked_redis_url(url.get_secret_value())
+        return url
 
     @field_validator("realtime_url")
     @classmethod

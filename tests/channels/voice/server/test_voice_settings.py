@@ -83,6 +83,18 @@ class TestSettings:
         assert "FLOW_ENGINE_PUBLIC_URL: " in caught.value.detail
         assert "FLOW_ENGINE_TWILIO_API_URL: " in caught.value.detail
 
+    @pytest.mark.parametrize(
+        "url", ["redis://:S3cr#et@127.0.0.1:6379/0", "nix", "redis://h:0", "redis://:S3cr@h/S3cr/0"]
+    )
+    def test_a_redis_that_is_none_is_told_without_its_password(  # V12
+        self, monkeypatch: pytest.MonkeyPatch, url: str
+    ) -> None:
+        monkeypatch.setenv("FLOW_ENGINE_VOICE_REDIS_URL", url)
+        with pytest.raises(CallTheOperator) as caught:
+            read_settings(VoiceSettings, variable_of)
+        assert "FLOW_ENGINE_VOICE_REDIS_URL: " in caught.value.detail
+        assert "S3cr" not in caught.value.detail
+
     def test_servers_that_are_named_may_be_called(self) -> None:  # F45
         settings = VoiceSettings.model_validate(
             {"realtime_url": "ws://127.0.0.1:9000/v1", "outbound_allow": "10.0.0.0/8"}
