@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, LiteralString, Self, TypeAlias, cast
 
 from pydantic import (
+    AfterValidator,
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
@@ -39,6 +40,18 @@ _BASE_URL = re.compile(r"https?://[^/?#\s@]+(?:/[^?#\s]*)?", re.IGNORECASE)
 _ADDRESS_EXAMPLE = "accepted is an address such as https://api.example.com, without query or credentials"
 
 Text: TypeAlias = Annotated[str, Field(strict=True, min_length=1)]
+
+
+def _can_be_called(value: str) -> str:
+    try:
+        parse_target(value)
+    except CorrectTheInput as error:
+        raise PydanticCustomError("call_target", "{detail}", {"detail": error.detail}) from error
+    return value
+
+
+Target: TypeAlias = Annotated[Text, AfterValidator(_can_be_called)]
+"""A phone number or SIP address that a call can be given to."""
 Milliseconds: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=60_000)]
 
 
@@ -187,8 +200,8 @@ class FlowSession(documents.Document):
     channel: Literal["phone"] = "phone"
     api_key_env: Text = "FLOW_ENGINE_API_KEY"
     tenant: Tenant = Field(default_factory=dict[str, JsonValue])
-    transfers: dict[str, Text] = Field(default_factory=dict[str, str])
-    transfer_to: Text | None = None
+    transfers: dict[str, Target] = Field(default_factory=dict[str, str])
+    transfer_to: Target | None = None
     mcp_timeout_s: float = Field(default=10.0, gt=0, le=60, strict=True)
 
     _engine_address = field_validator("engine_url")(_address)
@@ -292,15 +305,7 @@ class Fallback(documents.Document):
     phone number or SIP address."""
 
     message: Text | None = None
-    number: Text | None = None
-
-    @field_validator("number")
-    @classmethod
-    def _can_be_called(cls, value: str | None) -> str | None:
-        try:
-            return None if value is None else parse_target(value) and value
-        except CorrectTheInput as error:
-            raise PydanticCustomError("fallback_number", "{detail}", {"detail": error.detail}) from error
+    number: Target | None = None
 
 
 ToolName: TypeAlias = Annotated[str, Field(pattern=TOOL_NAME)]

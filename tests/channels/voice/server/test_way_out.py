@@ -126,6 +126,16 @@ def test_a_fallback_that_cannot_be_called_is_refused_with_its_place(number: str)
     assert [problem.pointer for problem in caught.value.problems] == ["/fallback/number"]
 
 
+def test_nor_does_a_flow_transfer_to_what_cannot_be_called() -> None:  # V1, V2
+    flow = {"mode": "flow", "engine_url": "http://127.0.0.1:8080", "flow_id": "desk", "tag": "prod"}
+    targets = {"transfers": {"desk": "sales", "till": "+390612345678"}, "transfer_to": "sip:"}
+    config = simple_config(session={**flow, **targets})
+    with pytest.raises(ConfigRefused) as caught:
+        load_config(orjson.dumps(config), builders=())
+    pointers = [problem.pointer for problem in caught.value.problems]
+    assert pointers == ["/session/transfers/desk", "/session/transfer_to"]
+
+
 @pytest.mark.parametrize("field", ["input_audio_format", "output_audio_format"])
 @pytest.mark.parametrize("audio_format", ["pcm16", "g711_alaw"])
 def test_a_format_that_the_line_cannot_carry_is_refused(
