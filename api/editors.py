@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -17,7 +18,9 @@ from flow_engine.diagrams.graphviz import dot
 from flow_engine.diagrams.mermaid import mermaid
 from flow_engine.diagrams.xstate import xstate
 from flow_engine.documents import AudioMediaConfigPreset, FlowVersion
+from flow_engine.documents.findings import nearest
 from flow_engine.documents.json_schema import SCHEMA_VERSION, version_schema
+from flow_engine.errors import LookElsewhere
 from flow_engine.ports.designer_help import DescriptionDraft, DiagramRenderer, TextRewriter
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.testing.simulation import persona_schema
@@ -246,7 +249,10 @@ def _drawn(document: bytes, draw: Callable[[FlowVersion], _Diagram]) -> _Diagram
 
 
 SCHEMA_JSON, PLAIN = "application/schema+json", "text/plain"
-_OVERVIEW = Path(__file__).parent / "llms.txt"
+MARKDOWN = "text/markdown"
+_HERE = Path(__file__).parent
+# The overview, README.md and docs/: in an installation beside this module, else in the repository.
+_PAGES = next(filter(Path.is_dir, (_HERE / "pages",)), _HERE.parent)
 # An editor that runs in a page of another origin may read it: it is the same for everybody.
 _SCHEMA_HEADERS = {"Cache-Control": "public, max-age=3600", "Access-Control-Allow-Origin": "*"}
 
@@ -257,8 +263,8 @@ def _encoded(schema: Callable[[], dict[str, Any]]) -> bytes:
 
 
 class SchemaRoutes:
-    """The JSON Schemas of flow versions, recordings and personas, at addresses that editors may keep, and the
-    overview for models. They need no key."""
+    """The JSON Schemas of flow versions, recordings and personas, at addresses that editors may keep, the
+    overview for models and the pages that it leads to. They need no key."""
 
     async def flow_version(self, call: Call) -> Response:
         return Response(_encoded(version_schema), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
@@ -270,7 +276,18 @@ class SchemaRoutes:
         return Response(_encoded(persona_schema), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
 
     async def overview(self, call: Call) -> Response:
-        return Response(_OVERVIEW.read_bytes(), headers=_SCHEMA_HEADERS, media_type=PLAIN)
+        return Response((_PAGES / "llms.txt").read_bytes(), headers=_SCHEMA_HEADERS, media_type=PLAIN)
+
+    async def readme(self, call: Call) -> Response:
+        return Response((_PAGES / "README.md").read_bytes(), headers=_SCHEMA_HEADERS, media_type=MARKDOWN)
+
+    async def page(self, call: Call) -> Response:
+        """Raises LookElsewhere `page_unknown`."""
+        pages = {each.name: each for each in (_PAGES / "docs").glob("*.md")}
+        name = call.path("page")
+        if name not in pages:
+            raise LookElsewhere("page_unknown", f"there is no page {name!r}; {nearest(name, sorted(pages))}")
+        return Response(pages[name].read_bytes(), headers=_SCHEMA_HEADERS, media_type=MARKDOWN)
 
     def endpoints(self) -> list[Endpoint]:
         overview = Endpoint(
@@ -282,6 +299,20 @@ class SchemaRoutes:
             scopes=(),
             reply=str,
             media_types=(PLAIN,),
+        )
+        readme = replace(
+            overview,
+            path="/README.md",
+            handler=self.readme,
+            summary="What the service is, by example",
+            media_types=(MARKDOWN,),
+        )
+        page = replace(
+            readme,
+            path="/docs/{page}",
+            handler=self.page,
+            summary="A page of the documentation",
+            problems=(404,),
         )
         schemas = [
             Endpoint(
@@ -304,4 +335,4 @@ class SchemaRoutes:
                 (f"/schemas/{name}.json", f"JSON Schema of {what}, the newest"),
             )
         ]
-        return [overview, *schemas]
+        return [overview, readme, page, *schemas]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -81,4 +81,30 @@ async def test_the_overview_for_models_is_served_as_it_stands() -> None:
         assert {"/openapi.json", "/schemas/flow-version.json", "/mcp"} <= set(addresses)
         for address in addresses:
             assert (await scene.http.get(address)).status_code in {200, 405}, address
-    assert (Path(ROOT) / "api" / "llms.txt").read_text(encoding="utf-8") == LLMS
+
+
+@pytest.mark.anyio
+async def test_every_page_that_the_overview_or_a_page_leads_to_is_served() -> None:  # console: llms.txt
+    async with open_scene() as scene:
+        for page in ("README.md", *(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))):
+            reply = await scene.http.get(f"/{page}")
+            assert (reply.status_code, reply.text) == (200, (ROOT / page).read_text(encoding="utf-8")), page
+            assert reply.headers["content-type"] == "text/markdown; charset=utf-8"
+        linked = set(re.findall(r"\]\(([^)]+)\)", LLMS))
+        assert [link for link in linked if (await scene.http.get(f"/{link}")).status_code != 200] == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["voic.md", "..%2Fpyproject.toml", "decisions", "images", "%00.md"])
+async def test_a_page_that_is_none_is_not_there(name: str) -> None:  # console: llms.txt
+    async with open_scene() as scene:
+        reply = await scene.http.get(f"/docs/{name}")
+        assert reply.status_code == 404
+        assert name != "voic.md" or "'voice.md'" in reply.json()["detail"]
+
+
+def test_an_installation_has_the_pages_beside_the_service() -> None:  # console: llms.txt
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    shipped = build["targets"]["wheel"]["force-include"]
+    wanted = {name: f"api/pages/{name}" for name in ("llms.txt", "README.md", "docs")}
+    assert wanted.items() <= shipped.items()
