@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from flow_engine.documents.findings import Problem, nearest, problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.exact_numbers import read_exactly
 from flow_engine.ports.flow_store import GuardMetric
 from flow_engine.runtime.human_part import LONGEST_TEXT, text_fault
 from flow_engine.use_cases.dialogue import Utterance, body_fault
@@ -222,7 +223,22 @@ _PLAIN_BRACKETS = 150  # fewer than the levels that a body may have, and than th
 
 def memory_entries(body: bytes) -> Sequence[MemoryEntryBody | PlainEntry]:
     """Of a `MemoryBatch`, which alone refuses and says why: what is plainly one is read in a quarter of its
-    time. Raises CorrectTheInput as `parse_body`."""
+    time. Values are JSON, with each number that a float would change as an `InexactNumber`. Raises
+    CorrectTheInput as `parse_body`."""
+    entries, exact = _read_batch(body), read_exactly(body)
+    if exact is None:
+        return entries
+    values = [entry["value"] for entry in cast("list[dict[str, object]]", exact)]
+    return [_holding(entry, value) for entry, value in zip(entries, values, strict=True)]
+
+
+def _holding(entry: MemoryEntryBody | PlainEntry, value: object) -> MemoryEntryBody | PlainEntry:
+    if isinstance(entry, PlainEntry):
+        return msgspec.structs.replace(entry, value=value)
+    return entry.model_copy(update={"value": value})
+
+
+def _read_batch(body: bytes) -> Sequence[MemoryEntryBody | PlainEntry]:
     if body.count(b"{") + body.count(b"[") <= _PLAIN_BRACKETS:
         try:
             return _PLAIN_BATCH.decode(body)

@@ -34,9 +34,10 @@ from api.gateway import Metrics
 from api.mcp_tools import Tool, ToolCall
 from api.problems import bugs_answered, error_response, internal_error
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
+from flow_engine.exact_numbers import read_exactly
 from flow_engine.json_values import as_object
 
-_PRINCIPAL = "flow_engine.principal"
+_PRINCIPAL, _SENT = "flow_engine.principal", "flow_engine.sent"
 _NO_BATCHES = {
     "jsonrpc": "2.0",
     "id": None,
@@ -79,7 +80,7 @@ class McpServer:
         if call.body.lstrip()[:1] == b"[":  # the SDK would read a long list item by item before it refuses it
             return json_response(_NO_BATCHES, 400)
         manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
-        scope = {**call.scope, _PRINCIPAL: call.principal}
+        scope = {**call.scope, _PRINCIPAL: call.principal, _SENT: call.body}
         reply, unread = _Reply(), [call.body]
 
         async def receive() -> Message:
@@ -150,7 +151,7 @@ class McpServer:
             try:
                 principal = self._principal(ctx)
                 require(principal, tool.scopes)
-                call = ToolCall(tool.name, principal, _as_json(params.arguments or {}))
+                call = ToolCall(tool.name, principal, _as_json(params.arguments or {}), _exact(ctx))
                 reply = await tool.handler(call)
             except FlowEngineError as error:
                 code = error.code
@@ -204,6 +205,12 @@ def _as_json(arguments: Mapping[str, Any]) -> bytes:
     except ValueError:
         message = "accepted is JSON whose text is valid Unicode, at most 64 levels deep"
         raise CorrectTheInput("arguments_invalid", message, [Finding("", "json_invalid", message)]) from None
+
+
+def _exact(ctx: _Context) -> object | None:
+    """The arguments where a number of them may be inexact: the SDK has made floats of all."""
+    message = None if ctx.request is None else read_exactly(ctx.request.scope[_SENT])
+    return None if message is None else as_object(as_object(message)["params"]).get("arguments")
 
 
 def _problem(document: Response) -> mcp_types.CallToolResult:

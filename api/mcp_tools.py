@@ -19,6 +19,7 @@ from api.bodies import Body, Id, parse_body
 from api.endpoints import MAX_KEY_LENGTH
 from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conversation
 from flow_engine.idempotency import IdempotencyKey
+from flow_engine.json_values import as_object
 from flow_engine.masking import MASKS
 from flow_engine.ports.dialogue import ActedOn, ConversationRef
 from flow_engine.ports.telemetry import IDS_LOGGED
@@ -103,11 +104,12 @@ class SetMemoryArguments(_Keyed):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """`arguments` is the JSON of the arguments, as it was sent."""
+    """`arguments` is the JSON of the arguments. `exact` are they as `read_exactly` gives what was sent."""
 
     tool: str
     principal: Principal
     arguments: bytes
+    exact: object | None = None
 
     def parse(self, shape: TypeAdapter[_Parsed]) -> _Parsed:
         """Raises CorrectTheInput `arguments_invalid` with every breach. The arguments are JSON in UTF-8."""
@@ -246,7 +248,7 @@ class ConversationTools:
         conversation = call.conversation(arguments)
         try:
             answer = await self._dialogue.put_memory(
-                conversation, _writes(arguments), call.idempotency(arguments)
+                conversation, _writes(arguments, call.exact), call.idempotency(arguments)
             )
         except CorrectTheInput as refused:
             raise _pointing_into_arguments(refused) from None
@@ -255,18 +257,21 @@ class ConversationTools:
         return ToolReply(written, f"Stored {count} value(s); the memory is at revision {revision}.")
 
 
-def _writes(arguments: SetMemoryArguments) -> list[MemoryWrite]:
+def _writes(arguments: SetMemoryArguments, exact: object | None) -> list[MemoryWrite]:
+    values = [entry.value for entry in arguments.entries]
+    if exact is not None:
+        values = [entry["value"] for entry in cast("list[dict[str, object]]", as_object(exact)["entries"])]
     return [
         MemoryWrite(
             var=entry.var_id,
-            value=cast("JsonValue", entry.value),
+            value=cast("JsonValue", value),
             contact_id=arguments.contact_id,
             updated_by=arguments.updated_by,
             description_for_llm=None
             if entry.description_for_llm is None
             else tuple(ValueDescription(part.name, part.value) for part in entry.description_for_llm),
         )
-        for entry in arguments.entries
+        for entry, value in zip(arguments.entries, values, strict=True)
     ]
 
 

@@ -19,7 +19,7 @@ from api.design_tools import FlowArguments, reading_tool, writing_tool
 from api.mcp_tools import Tool, ToolCall, ToolReply
 from api.replays import LAST, ReplayBody
 from api.simulations import SimulateBody
-from api.tries import TURNS, TurnFields, gone_on
+from api.tries import TURNS, TurnFields, gone_on, with_exact_values
 from flow_engine.errors import pointer
 from flow_engine.idempotency import FinalReply
 from flow_engine.json_values import as_object
@@ -191,7 +191,7 @@ class PlayingTools:
 
     async def try_turn(self, call: ToolCall) -> ToolReply:
         """Raises what `Tries` raises, with JSON pointers into the arguments or the document (RFC 6901)."""
-        arguments, principal = call.parse(_TRY), call.principal
+        arguments, principal = with_exact_values(call.parse(_TRY), call.exact), call.principal
         try_id, reply = arguments.try_id, None
         if try_id is None:
             contact = format.NewContactBody(channel=arguments.channel, data=arguments.contact)

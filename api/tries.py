@@ -15,7 +15,9 @@ from api.history import LARGEST_SEQ, REVEAL, reveals
 from flow_engine.documents.findings import problems_of
 from flow_engine.documents.values import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.exact_numbers import read_exactly
 from flow_engine.idempotency import FinalReply, IdempotencyKey
+from flow_engine.json_values import as_object
 from flow_engine.testing import format
 from flow_engine.testing.report import ScenarioVerdict
 from flow_engine.testing.tries import Said, Tries, TryOrder
@@ -32,6 +34,7 @@ _TRIES = "/flows/{flow_id}/try"
 _ONE = _TRIES + "/{try_id}"
 
 _Versioned = TypeVar("_Versioned", bound="OfVersion")
+_Turn = TypeVar("_Turn", bound="TurnFields")
 
 PlayTests = Callable[[Submission, str, bytes], Awaitable[ScenarioVerdict]]
 """Plays YAML of flow tests on a checked version of the flow with that id; nothing is stored. Raises
@@ -216,7 +219,7 @@ class TryRoutes:
         return answer_response(begun)
 
     async def turn(self, call: Call) -> Response:
-        turn = call.parse(_TURN)
+        turn = with_exact_values(call.parse(_TURN), read_exactly(call.body))
         return answer_response(await gone_on(self._tries, _named(call), turn, call.idempotency))
 
     async def look(self, call: Call) -> Response:
@@ -337,6 +340,13 @@ class TryRoutes:
                 problems=(404,),
             ),
         ]
+
+
+def with_exact_values(turn: _Turn, sent: object | None) -> _Turn:
+    """A turn whose `memory` is that of the body as `read_exactly` gives it."""
+    if turn.memory is None or sent is None:
+        return turn
+    return turn.model_copy(update={"memory": as_object(sent)["memory"]})
 
 
 async def gone_on(

@@ -12,7 +12,7 @@
 1. Nothing, an empty and a blank string are no value. `false` and `0` are values.
 2. A value is kept exactly or refused. JSON readers turn an integer beyond 64 bits into the nearest
    float without a word, so a float out there may already be a damaged integer: both are refused,
-   inside custom values too, as are NaN, the infinities and text that UTF-8 cannot carry.
+   inside custom values too, as are an `InexactNumber`, NaN, the infinities and text that UTF-8 cannot carry.
 3. Tools and models often send text where a number or a boolean is meant: a string that holds exactly a
    JSON number, or `true` or `false` in any case, is taken as one.
 4. Being canonical is stable: a canonical value is its own canonical form.
@@ -29,6 +29,7 @@ from typing import Literal, TypeAlias, cast
 import orjson
 import phonenumbers
 
+from flow_engine.exact_numbers import LONGEST_NUMBER, InexactNumber, read_decimal
 from flow_engine.vocabulary import VARIABLE_TYPES, Precedence, SensitiveKind, VariableType
 
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
@@ -40,7 +41,6 @@ GREATEST_INT = 2**64 - 1
 
 _LISTED = 20
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
-_MAX_NUMBER_CHARS = 400
 # The standard library takes any character between date and time; ISO 8601 has T, RFC 3339 a space too.
 _DATE_AND_TIME = re.compile(r"[0-9W-]{7,10}[T ][0-9:]{2,8}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9:]{2,8})?")
 _LOCAL_PART = re.compile(
@@ -252,6 +252,8 @@ def _check_number(number: int | float) -> None:
         within = LEAST_INT <= number <= GREATEST_INT
     elif not math.isfinite(number):
         raise ValueRejected("number_not_finite", "accepted are finite numbers")
+    elif isinstance(number, InexactNumber):
+        raise ValueRejected("number_inexact", "accepted are decimals of at most 15 significant digits")
     else:
         within = LEAST_INT < number < GREATEST_INT  # an int at either end would not have become a float
     if not within:
@@ -292,14 +294,12 @@ def canonical_number(value: JsonValue) -> int | float:
     number = value
     if isinstance(value, str):
         text = value.strip()
-        spelled = _JSON_NUMBER.fullmatch(text) if len(text) <= _MAX_NUMBER_CHARS else None
+        spelled = _JSON_NUMBER.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
         if spelled is None:
             raise ValueRejected("number_expected", f"accepted is {_NUMBER_ACCEPTED}")
-        number = int(text) if spelled.groups() == (None, None) else float(text)
+        number = int(text) if spelled.groups() == (None, None) else read_decimal(text)
         if isinstance(number, float) and math.isinf(number):
             raise _too_large()
-        if isinstance(number, float) and Decimal(text) != Decimal(repr(number)):
-            raise ValueRejected("number_inexact", "accepted are decimals of at most 15 significant digits")
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise ValueRejected("number_expected", f"accepted is {_NUMBER_ACCEPTED}")
     _check_number(number)
@@ -312,11 +312,11 @@ def canonical_member(value: JsonValue, members: tuple[str | int | float, ...]) -
     Raises ValueRejected, listing the members, for a value that is none of them. A text of digits counts up to
     400 characters.
     """
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
+    if isinstance(value, str | int | float) and not isinstance(value, bool | InexactNumber):
         for member in members:
             if member == value:
                 return member
-    if isinstance(value, str) and len(value) <= _MAX_NUMBER_CHARS and _JSON_NUMBER.fullmatch(value.strip()):
+    if isinstance(value, str) and len(value) <= LONGEST_NUMBER and _JSON_NUMBER.fullmatch(value.strip()):
         for member in members:
             if not isinstance(member, str) and Decimal(repr(member)) == Decimal(value.strip()):
                 return member

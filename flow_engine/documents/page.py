@@ -25,7 +25,7 @@ gives a new `_id` where the old one is taken.
 
 _FORMS = {
     "string": "text as it was given, at most 64 KiB",
-    "number": "a JSON number of at most 64 bits",
+    "number": "a JSON number of at most 64 bits; a decimal that no float equals is refused",
     "boolean": "`true` or `false`",
     "enum": "the member of `enumValues` that was meant",
     "date": "`YYYY-MM-DD`, or `YYYY-MM-DDTHH:MM:SSZ` in UTC when a time was given",

@@ -202,6 +202,42 @@ class TestNumbersAndTexts:
             await scene.started()
             assert (await put(scene, raw_entry("var_number", value))).status_code == 422  # F21
 
+    @pytest.mark.parametrize(
+        "number",
+        [
+            *("9007199254740993.0", "12345678901234567.0", "123456789012345678.5", "0.1234567890123456789"),
+            *(
+                "1e-400",
+                "9007199254740993e0",
+                "12345678.123456789012",
+                "4.9e-324",
+                "1.23456789E-320",
+                "1e-9" + "9" * 30,
+            ),
+            "1." + "0" * 400,
+        ],
+    )
+    async def test_a_number_is_exact_or_refused_as_its_text_is(self, number: str) -> None:
+        """A JSON reader would make another number of each, without a word."""
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            for var, value in (("var_number", number), ("var_custom", f'{{"deep":[1, {number}]}}')):
+                reply = await put(scene, raw_entry(var, value))
+                told = [(error["pointer"], error["code"]) for error in reply.json()["errors"]]
+                assert (reply.status_code, told) == (422, [("/0/value", "number_inexact")])  # F21
+            assert (await dump(scene))["memoryRevision"] == 0
+            assert (await put(scene, raw_entry("var_string", f'"{number}"'))).status_code == 200
+
+    @pytest.mark.parametrize(
+        "number",
+        ["0.30000000000000004", "1234567890.123456", "0.000000000000000001", "2.0e-300", "5e-324", "0e-999"],
+    )
+    async def test_a_long_number_that_a_float_holds_is_kept(self, number: str) -> None:
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            assert (await put(scene, raw_entry("var_number", number))).status_code == 200  # F21
+            assert (await variable(scene, "var_number"))["value"] == float(number)
+
     async def test_any_text_comes_back_as_it_was(self) -> None:
         text = "a|b\\c\n\u2028è 日本 🏥\x00{{ $vars.x }}"
         async with open_scene(clinic()) as scene:

@@ -265,6 +265,17 @@ async def test_a_turn_that_cannot_be_taken_has_pointers(scene: Scene, turn: Any,
     assert (await scene.http.get(tried.path)).json()["turn"] == 1, "nothing was done"
 
 
+async def test_a_value_that_no_float_equals_is_refused_in_a_turn(scene: Scene) -> None:  # F21
+    tried = await begun(scene, channel="phone")
+    reply = await scene.http.post(tried.path, content=b'{"memory":{"var_number":9007199254740993.0}}')
+    assert [(error["pointer"], error["code"]) for error in reply.json()["errors"]] == [
+        ("/memory/var_number", "number_inexact")
+    ]
+    assert (await tried.turn(memory={"var_number": 9007199254740992}))["turn"] > 1
+    assert tried.values["var_number"] == 9007199254740992
+    assert (await scene.http.get(tried.path + "/test")).status_code == 200
+
+
 async def test_what_stands_now_is_told_without_a_turn(scene: Scene) -> None:
     tried = await begun(scene, channel="phone")
     turned = await tried.turn(memory={"var_string": "x"})

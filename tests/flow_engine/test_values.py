@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flow_engine.exact_numbers import read_exactly
 from flow_engine.values import (
     MAX_DEPTH,
     MAX_TEXT_BYTES,
@@ -135,6 +136,15 @@ class TestNumbers:
     @pytest.mark.parametrize("text", ["0.1234567890123456789", "1e-400", "9007199254740993.0"])
     def test_the_text_of_a_number_that_no_float_equals_is_refused(self, text: str) -> None:
         assert refused("number", text) == "number_inexact"  # F21
+
+    @pytest.mark.parametrize("text", ["0.1234567890123456789", "1e-400", "9007199254740993.0"])
+    def test_a_json_number_that_no_float_equals_is_refused_as_its_text_is(self, text: str) -> None:
+        read: Any = read_exactly(f"[{text}]".encode())
+        assert refused("number", read[0]) == "number_inexact"  # F21
+        assert refused("custom", read) == "number_inexact"
+        nearest = VariableSpec("v", "v", "enum", "ask", (2**53, 0, 0.12345678901234568))
+        with pytest.raises(ValueRejected, match="accepted is one of"):
+            canonical(nearest, read[0])
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
     def test_what_is_not_finite_is_refused_everywhere(self, value: float) -> None:
