@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
-from api import bodies
+from api import batches, bodies
 from api.endpoints import Call, Endpoint, Parameter, Reply, answer_response
 from flow_engine.documents.findings import quoted
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
@@ -241,8 +241,17 @@ class MemoryRoutes:
         self._dialogue = dialogue
 
     async def put(self, call: Call) -> Response:
-        writes = [_write(entry) for entry in bodies.memory_entries(call.body)]
         conversation = call.conversation(call.path("conversation_id"))
+        try:
+            writes = [_write(entry) for entry in bodies.memory_entries(call.body)]
+        except CorrectTheInput as refused:
+            sound = batches.sound_entries(call.body, refused.findings)
+            if not any(sound):
+                raise
+            others = [entry and _write(entry) for entry in sound]
+            raise await batches.with_others(
+                refused, self._dialogue.put_memory(conversation, others)
+            ) from None
         return answer_response(await self._dialogue.put_memory(conversation, writes, call.idempotency))
 
     async def get(self, call: Call) -> Response:

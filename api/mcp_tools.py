@@ -7,18 +7,19 @@ knows the protocol that brings the calls.
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, cast
 
 import orjson
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
 from api.auth import Principal, Scope
+from api.batches import places_without, with_others
 from api.bodies import Body, Id, parse_body
 from api.endpoints import MAX_KEY_LENGTH
 from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conversation
-from flow_engine.idempotency import IdempotencyKey
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import as_object
 from flow_engine.masking import MASKS
 from flow_engine.ports.dialogue import ActedOn, ConversationRef
@@ -244,17 +245,41 @@ class ConversationTools:
     async def set_memory(self, call: ToolCall) -> ToolReply:
         """The whole batch or nothing (F19). Values are JSON. Raises CorrectTheInput `memory_invalid` with
         pointers into the arguments."""
-        arguments = call.parse(_SET_MEMORY)
-        conversation = call.conversation(arguments)
         try:
-            answer = await self._dialogue.put_memory(
-                conversation, _writes(arguments, call.exact), call.idempotency(arguments)
-            )
+            arguments = call.parse(_SET_MEMORY)
         except CorrectTheInput as refused:
-            raise _pointing_into_arguments(refused) from None
+            raise await with_others(refused, self._judge(call, refused)) from None
+        writes = _writes(arguments, call.exact)
+        answer = await self._put(call.conversation(arguments), writes, call.idempotency(arguments))
         written = cast("MemoryWritten", orjson.loads(answer.body))
         count, revision = len(arguments.entries), written["memoryRevision"]
         return ToolReply(written, f"Stored {count} value(s); the memory is at revision {revision}.")
+
+    async def _put(
+        self,
+        conversation: ConversationRef,
+        writes: Sequence[MemoryWrite | None],
+        idempotency: IdempotencyKey | None = None,
+    ) -> FinalReply:
+        try:
+            return await self._dialogue.put_memory(conversation, writes, idempotency)
+        except CorrectTheInput as refused:
+            raise _pointing_into_arguments(refused) from None
+
+    async def _judge(self, call: ToolCall, refused: CorrectTheInput) -> None:
+        """The entries that `refused` finds nothing wrong with; none where the arguments beside them cannot be
+        taken. Raises CorrectTheInput."""
+        try:
+            sent = as_object(orjson.loads(call.arguments) if call.exact is None else call.exact)
+            given = sent.get("entries")
+            entries = cast("list[object]", given) if isinstance(given, list) else []
+            sound = sorted(places_without(refused.findings, "/entries", len(entries)))
+            arguments = _SET_MEMORY.validate_python({**sent, "entries": [entries[at] for at in sound]})
+        except (orjson.JSONDecodeError, ValidationError):
+            return
+        if sound:
+            writes = dict(zip(sound, _writes(arguments, None), strict=True))
+            await self._put(call.conversation(arguments), [writes.get(at) for at in range(len(entries))])
 
 
 def _writes(arguments: SetMemoryArguments, exact: object | None) -> list[MemoryWrite]:

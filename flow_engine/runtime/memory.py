@@ -174,7 +174,7 @@ def open_for_mining(
 
 
 def prepare_tool_writes(
-    writes: Sequence[MemoryWrite],
+    writes: Sequence[MemoryWrite | None],
     *,
     specs: values.VariableIndex,
     contacts: Collection[str],
@@ -184,9 +184,9 @@ def prepare_tool_writes(
 ) -> dict[str, MemoryEntry]:
     """The entries to store in the tools hash, by variable id (F19).
 
-    A null, empty or blank value takes the tool's value back: the entry keeps who did it and when. Raises
-    CorrectTheInput `memory_invalid` with every finding, pointers being into the batch as it was sent. `now`
-    is aware, in UTC.
+    A null, empty or blank value takes the tool's value back: the entry keeps who did it and when. None stands
+    for an entry whose shape was wrong: the others are judged only. Raises CorrectTheInput `memory_invalid`
+    with every finding, pointers being into the batch as it was sent. `now` is aware, in UTC.
     """
     findings: list[Finding] = []
     entries: dict[str, MemoryEntry] = {}
@@ -194,6 +194,8 @@ def prepare_tool_writes(
     if not writes:
         findings.append(Finding("", "batch_empty", "accepted is a list of at least one entry"))
     for at, write in enumerate(writes):
+        if write is None:
+            continue
         if not _plainly_sound(write, contacts):
             findings.extend(_breaches_of_sender(at, write, contacts))
         spec = specs.resolve(write.var)
@@ -214,7 +216,7 @@ def prepare_tool_writes(
             needed = f"custom variable {spec.name!r} needs at least one {{name, value}} for the model to read"
             findings.append(_finding(at, "descriptionForLLM", "description_required", needed))
         entries[spec.id] = MemoryEntry(spec.type, write.updated_by, now, value, write.contact_id, description)
-    if findings:
+    if findings or None in writes:
         raise CorrectTheInput("memory_invalid", "nothing of the batch was stored", findings)
     return entries
 

@@ -244,11 +244,11 @@ class DialogueService:
     async def put_memory(
         self,
         conversation: ConversationRef,
-        writes: Sequence[MemoryWrite],
+        writes: Sequence[MemoryWrite | None],
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
-        """Store what tools have found: the whole batch or nothing (F19). Values are JSON. Raises
-        CorrectTheInput `memory_invalid`, ReloadAndDecide `conversation_closed`."""
+        """Store what tools have found: the whole batch or nothing (F19), None for an entry of a wrong shape.
+        Values are JSON. Raises CorrectTheInput `memory_invalid`, ReloadAndDecide `conversation_closed`."""
 
         async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
@@ -264,7 +264,7 @@ class DialogueService:
             runner.take_values({}, entries)
             head = b'{"revision":%d,"memoryRevision":' % runner.session.revision
             tail = b"}" if runner.advanced is None else b"," + orjson.dumps(told_of_advance(runner))[1:]
-            asked = JournalInput("memory", {"writes": [_written(write) for write in writes]})
+            asked = JournalInput("memory", {"writes": [_written(write) for write in writes if write]})
             return Transition(
                 runner,
                 ReplyTemplate(head, tail),

@@ -305,6 +305,25 @@ async def test_arguments_are_checked_whole() -> None:  # F35
         }
 
 
+async def test_a_breach_of_the_shape_hides_none_of_the_other_entries() -> None:  # F19, F35
+    entries = [
+        {"varId": "var_number", "value": "four"},
+        {"varId": "nowhere"},
+        {"varId": "nowhere", "value": 1},
+    ]
+    async with open_scene(clinic()) as scene, connected(scene.app) as client:
+        await scene.started()
+        told = await problem(client, "set_memory", updatedBy="findVisit", entries=entries)
+        assert told["code"] == "arguments_invalid"
+        assert [found["pointer"] for found in told["errors"]] == [
+            *("/entries/1/value", "/entries/0/value", "/entries/2/varId")
+        ]
+        for wrong in (5, {"a": 1}, [5], None):
+            refused = await problem(client, "set_memory", updatedBy="findVisit", entries=wrong)
+            assert refused["code"] == "arguments_invalid"
+        assert (await reply(client, "get_memory"))["memoryRevision"] == 0
+
+
 async def test_what_the_state_forbids_comes_with_the_state() -> None:  # F29, F35
     async with open_scene(clinic()) as scene, connected(scene.app) as client:
         await scene.started()

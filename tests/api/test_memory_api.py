@@ -138,9 +138,31 @@ class TestRefusing:
                 *("/0/descriptionForLLM/0/name", "/0/descriptionForLLM/0/value", "/1"),
             }
 
+    async def test_a_breach_of_the_shape_hides_none_of_the_other_entries(self) -> None:
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            lacking = {"updatedBy": "findVisit", "contactId": "call-1", "varId": "nowhere"}
+            reply = await scene.http.put(
+                "/v1/memory/conv-1",
+                json=[entry("var_date", "tomorrow"), lacking, entry("nowhere", 1), entry("size", "S"), 7],
+            )
+            assert (reply.status_code, reply.json()["code"]) == (422, "body_invalid")  # F19
+            assert [(error["pointer"], error["code"]) for error in reply.json()["errors"]] == [
+                *(("/1/value", "missing"), ("/4", "model_type")),
+                *(("/0/value", "date_invalid"), ("/2/varId", "variable_unknown")),
+            ]
+            sound = await scene.http.put("/v1/memory/conv-1", json=[entry("size", "S"), lacking])
+            assert [error["pointer"] for error in sound.json()["errors"]] == ["/1/value"]
+            unknown = await scene.http.put("/v1/memory/nobody", json=[entry("size", "S"), lacking])
+            assert (unknown.status_code, unknown.json()["code"]) == (422, "body_invalid")
+            assert (await dump(scene))["memoryRevision"] == 0
+
     @pytest.mark.parametrize(
         ("body", "status"),
-        [(b"[]", 422), (b"{}", 422), (b"null", 422), (b"", 400), (b"[", 400), (b"\xff", 400)],
+        [
+            *((b"[]", 422), (b"{}", 422), (b"null", 422), (b"", 400), (b"[", 400), (b"\xff", 400)),
+            *((b"[" * 100_000, 400), (b'[{"a":' * 500, 400)),
+        ],
     )
     async def test_what_is_no_batch_is_refused(self, body: bytes, status: int) -> None:
         async with open_scene(clinic()) as scene:
