@@ -13,6 +13,9 @@ CHANNELS: tuple[Channel, ...] = get_args(Channel)
 TaskType = Literal["AIO", "AIS", "HUM"]
 TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
 
+BACK = "back"
+"""What a change of task asks for to leave a digression, unless a task has that name."""
+
 VariableType = Literal["string", "number", "boolean", "enum", "date", "phone", "email", "custom"]
 VARIABLE_TYPES: tuple[VariableType, ...] = get_args(VariableType)
 

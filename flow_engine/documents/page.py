@@ -88,7 +88,8 @@ that was asked for by name is not left for what held before: what is open from t
 turns of the user, and was not.
 
 A task with `returns: true` is a digression: a change to the task `back` leaves it for the task that it was
-entered from, whatever conditions that has. Digressions nest 8 deep; a task that does not return ends them.
+entered from, whatever conditions that has, unless a task of the version is called `back`: then no task
+returns. Digressions nest 8 deep; a task that does not return ends them.
 
 ## Approval
 

@@ -16,6 +16,7 @@ from flow_engine.linting.graph import Barriers, Exploration, explore, explore_ar
 from flow_engine.task_types import TASK_KINDS
 from flow_engine.templates import Template, compile_template, is_template
 from flow_engine.values import VariableIndex, VariableSpec
+from flow_engine.vocabulary import BACK
 
 MOST_BITS = 6
 """Variables that are told apart along a path; more share the bit for any tool."""
@@ -116,9 +117,21 @@ class Inspection:
             task.id
             for task in self.version.tasks
             if TASK_KINDS[task.type].routed
-            or (not self.connections[task.id] and not task.returns)
+            or (not self.connections[task.id] and not self.returns(task))
             or self.closes(task)
         )
+
+    @cached_property
+    def named_back(self) -> documents.Task | None:
+        """The task that a change to `back` enters, so that no digression is left by it."""
+        tasks = self.version.tasks
+        return self.tasks.get(BACK) or next(
+            (task for task in tasks if documents.normalise_name(task.effective_name) == BACK), None
+        )
+
+    def returns(self, task: documents.Task) -> bool:
+        """Whether a change to `back` leaves the task for the one that it was entered from."""
+        return task.returns and self.named_back is None
 
     def closes(self, task: documents.Task) -> bool:
         """Whether the task ends a conversation that otherwise outlives its contacts: a deliberate end."""

@@ -17,13 +17,13 @@ from flow_engine.runtime.memory import Conflict, MemoryEntry, PreviousContact, c
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import masked_memory, masked_turns, values_known, values_stored
 from flow_engine.runtime.rendered import scope_of
-from flow_engine.runtime.rules import BACK, TaskGuard, TaskRefusal, channel_available
+from flow_engine.runtime.rules import TaskGuard, TaskRefusal, channel_available
 from flow_engine.runtime.session import Contact, Session
 from flow_engine.runtime.storage import FormerConversation, LoadedConversation, NewMemory
 from flow_engine.runtime.times import tenant_zone
 from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED
 from flow_engine.templates import TemplateScope
-from flow_engine.vocabulary import Phase
+from flow_engine.vocabulary import BACK, Phase
 
 LATE_UTTERANCES_S = 60.0
 """How long after its end a contact's messages are still taken when its conversation is over: recognisers of

@@ -26,6 +26,7 @@ from flow_engine.conditions.evaluation import Condition, Explanation, Facts
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MINER, MemoryEntry
+from flow_engine.vocabulary import BACK
 
 RefusalCode = Literal[
     "task_unknown",
@@ -37,9 +38,6 @@ RefusalCode = Literal[
     "condition_not_met",
     "nothing_to_go_back_to",
 ]
-
-BACK = "back"
-"""What a change of task asks for to leave a digression, unless a task has that name."""
 
 
 @dataclass(frozen=True, slots=True)

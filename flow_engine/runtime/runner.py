@@ -30,12 +30,12 @@ from flow_engine.runtime.memory import (
     settled,
 )
 from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.rules import BACK, channel_available, explain, nearest_task, next_by_itself
+from flow_engine.runtime.rules import channel_available, explain, nearest_task, next_by_itself
 from flow_engine.runtime.session import MOST_DIGRESSIONS, Contact, Session, TaskEntry
 from flow_engine.runtime.statechart import StateConfiguration, UnknownStates
 from flow_engine.runtime.storage import LoadedConversation, NewMemory
 from flow_engine.task_types import ACTIVE, CLOSED
-from flow_engine.vocabulary import ContactStatus, Decision
+from flow_engine.vocabulary import BACK, ContactStatus, Decision
 
 CONTACTS_KEPT = 200  # ended contacts remembered, so that one cannot come back to life
 CONCLUDE_AFTER_S = 1.0  # the last words are read first

@@ -196,7 +196,11 @@ def dead_ends(inspection: Inspection) -> Findings:
     if len(inspection.version.tasks) == 1:
         return  # a flow of one task has nowhere to go by design
     for number, task in enumerate(inspection.version.tasks):
-        if not inspection.connections[task.id] and not task.returns and not inspection.closes(task):
+        if (
+            not inspection.connections[task.id]
+            and not inspection.returns(task)
+            and not inspection.closes(task)
+        ):
             name = inspection.name(task.id)
             end = "the contact can only end there"
             if TASK_KINDS[task.type].transfers:

@@ -12,6 +12,7 @@ from flow_engine.errors import pointer
 from flow_engine.linting.codes import CODES, Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule
 from flow_engine.templates import lint_template
+from flow_engine.vocabulary import BACK
 
 # --- templates ----------------------------------------------------------------------------------
 
@@ -177,6 +178,19 @@ def ambiguous_names(inspection: Inspection) -> Findings:
             )
 
 
+def names_that_end_digressions(inspection: Inspection) -> Findings:
+    """A change to `back` leaves a digression only where no task is called so."""
+    digression = next((task for task in inspection.version.tasks if task.returns), None)
+    if digression is not None and (taken := inspection.named_back) is not None:
+        number = inspection.numbers[taken.id]
+        yield LintFinding(
+            pointer("tasks", number, "_id" if taken.id == BACK else "name"),
+            "back_is_a_task",
+            f"a change to {BACK!r} enters this task, and does not leave {inspection.name(digression.id)} for "
+            "the task that it was entered from",
+        )
+
+
 def similar_names(inspection: Inspection) -> Findings:
     """Names that differ in nothing but marks are mixed up by people as well, so everywhere."""
     first: dict[str, Task] = {}
@@ -256,6 +270,7 @@ def unknown_properties(inspection: Inspection) -> Findings:
 
 NAME_RULES: tuple[Rule, ...] = (
     ambiguous_names,
+    names_that_end_digressions,
     similar_names,
     name_prefixes,
     equal_descriptions,

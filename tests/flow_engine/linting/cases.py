@@ -642,6 +642,20 @@ def _(raw: JsonObject) -> None:
     raw["tasks"][OPERATOR]["name"] = "Human"
 
 
+def _a_digression(raw: JsonObject) -> None:
+    add(raw, task("faq", ["welcome"], returns=True), task("backwards", ["welcome"]))
+
+
+@case("back_is_a_task", "/tasks/4/name", good=_a_digression, also=("dead_end",))
+def _(raw: JsonObject) -> None:
+    add(raw, task("faq", [], returns=True), task("b", ["welcome"], name="Bäck"))
+
+
+@case("back_is_a_task", "/tasks/3/_id", good=lambda raw: add(raw, task("back", ["welcome"])))
+def _(raw: JsonObject) -> None:
+    add(raw, task("back", ["welcome"], name="last page"), task("faq", ["welcome"], returns=True))
+
+
 @case(
     "similar_task_names",
     "/tasks/4",

@@ -189,6 +189,10 @@ REASONS: Mapping[str, Sequence[str]] = {
     "ambiguous_name": [
         "'Opérator' is the '_id' of another task too, and ids are looked at first",
     ],
+    "back_is_a_task": [
+        "a change to 'back' enters this task, and does not leave 'faq' for the task that it was entered from",
+        "a change to 'back' enters this task, and does not leave 'faq' for the task that it was entered from",
+    ],
     "similar_task_names": [
         "'cardPayment' differs from 'card-payment' in marks only",
     ],
