@@ -24,7 +24,7 @@ from typing import Final, Literal, TypeAlias
 import orjson
 
 from channels.http_tools.scope import Scope
-from flow_engine.conditions.lexing import Mistake, Path, Reader, number_of, path_of
+from flow_engine.conditions.lexing import Mistake, Path, Reader, path_of
 from flow_engine.values import GREATEST_INT, LEAST_INT, JsonValue
 
 OPEN: Final = "{{"
@@ -154,7 +154,7 @@ def read_constant(reader: Reader) -> Constant | None:
     if token.kind == "word" and token.text in _CONSTANTS:
         return Constant(_CONSTANTS[reader.advance().text])
     if token.kind == "number":
-        return Constant(number_of(reader.advance()))
+        return Constant(reader.number_of(reader.advance()))
     if token.kind == "text":
         return Constant(reader.text_of(reader.advance()))
     return None

@@ -21,8 +21,7 @@ from datetime import timedelta
 from typing import Final, Literal, TypeAlias, cast, get_args
 
 from flow_engine.conditions import syntax
-from flow_engine.conditions.lexing import Mistake, Path, Token, number_of, path_of
-from flow_engine.values import GREATEST_INT, LEAST_INT
+from flow_engine.conditions.lexing import Mistake, Path, Token, path_of
 
 Root = Literal["vars", "tenant", "contact", "channel", "language", "now", "today"]
 CountOf = Literal["entries", "refusals"]
@@ -153,7 +152,7 @@ class _Parser(syntax.Parser[Operand]):
         reader, token = self.reader, self.reader.current
         match token.kind:
             case "number":
-                return Constant(self._number(reader.advance()))
+                return Constant(reader.number_of(reader.advance()))
             case "text":
                 return Constant(reader.text_of(reader.advance()))
             case "word" if token.text in ("true", "false"):
@@ -181,7 +180,7 @@ class _Parser(syntax.Parser[Operand]):
         else:
             if argument.kind != "number":
                 raise reader.unexpected("a number")
-            made = Duration(self._number(reader.advance()), cast("Unit", name))
+            made = Duration(reader.number_of(reader.advance()), cast("Unit", name))
         reader.expect(")", "')'")
         return made
 
@@ -198,12 +197,6 @@ class _Parser(syntax.Parser[Operand]):
 
     def _miss(self, name: str, message: str, token: Token) -> None:
         self._unknown.setdefault(name, UnknownName(message, token.at + 1))
-
-    def _number(self, token: Token) -> int | float:
-        number = number_of(token)
-        if not LEAST_INT <= number <= GREATEST_INT or 0 < abs(number) < 1e-99:
-            raise self.reader.mistake("accepted are numbers of at most 64 bits", token.at)
-        return number
 
 
 # --- what a tree holds ------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 word    and or not in null true false, and Python's None True False
 path    ctx.call_id   ctx.items[0].name   ctx.items.0.name   session['first name']   $.status
         a hyphen behind a letter belongs to the name: a minus has a space before it
-number  as JSON writes it, of at most 18 digits and an exponent of two
+number  as JSON writes it, of at most 20 digits before the point and 20 behind it and an exponent of two; what
+        takes more than 64 bits, as no variable does, is refused
 text    'in single' or "in double quotes", with \\' \\" \\\\ \\/ \\n \\r \\t
 sign    == != <= >= < > ( ) [ ] , | + - {{ }}
 """
@@ -11,6 +12,8 @@ sign    == != <= >= < > ( ) [ ] , | + - {{ }}
 import re
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+from flow_engine.values import GREATEST_INT, LEAST_INT
 
 Path: TypeAlias = tuple[str, ...]
 """`ctx.items[0].name` is `("ctx", "items", "0", "name")`."""
@@ -21,7 +24,8 @@ _PART = r"""\.[\w-]+|\[-?[0-9]+\]|\['(?:[^'\\]|\\.)*'\]|\["(?:[^"\\]|\\.)*"\]"""
 _TOKEN = re.compile(
     rf"""(?P<word>(?:and|or|not|in|null|true|false|None|True|False)(?![\w.-]))
     |(?P<path>(?:\$|[^\W\d][\w-]*)(?:{_PART})*)
-    |(?P<number>-?(?:0|[1-9][0-9]{{0,17}})(?:\.[0-9]{{1,17}})?(?:[eE][+-]?[0-9]{{1,2}})?(?![\w.]))
+    |(?P<number>-?(?:0|[1-9][0-9]{{0,19}})(?:\.[0-9]{{1,20}})?(?:[eE][+-]?[0-9]{{1,2}})?(?![\w.]))
+    |(?P<unreadable>-?[0-9][\w.]{{0,40}})
     |(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     |(?P<sign>==|!=|<=|>=|\{{\{{|\}}\}}|[<>()\[\],|+-])""",
     re.VERBOSE | re.DOTALL,
@@ -32,8 +36,13 @@ _PATH_PART = re.compile(
     re.DOTALL,
 )
 _SPACE = re.compile(r"\s*")
+_LEAST_FRACTION = 1e-99
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES: Final = {"'": "'", '"': '"', "\\": "\\", "/": "/", "n": "\n", "r": "\r", "t": "\t"}
+_NUMBERS: Final = (
+    f"accepted are numbers of at most 64 bits ({LEAST_INT} to {GREATEST_INT}) as JSON writes them, "
+    "with at most 20 digits behind the point"
+)
 _HINTS: Final = {
     "&": " (`and` is written out)",
     "!": " (`not` is written out)",
@@ -101,6 +110,8 @@ class Reader:
     def unexpected(self, accepted: str) -> Mistake:
         """The error to be raised where the current token is none of what is accepted."""
         token = self.current
+        if token.kind == "unreadable" and token.text.lstrip("-")[0].isdigit():
+            return self.mistake(f"{token} is no number here; {_NUMBERS}", token.at)
         hint = _HINTS.get(token.text, "") if token.kind == "unreadable" else ""
         return self.mistake(f"{token} was not expected{hint}; accepted is {accepted}", token.at)
 
@@ -119,6 +130,14 @@ class Reader:
             return _ESCAPES[match[1]]
 
         return _ESCAPE.sub(unescaped, token.text[1:-1])
+
+    def number_of(self, token: Token) -> int | float:
+        """The value of a number token, a whole number as int. Raises Mistake for one beyond 64 bits."""
+        whole = not any(sign in token.text for sign in ".eE")
+        number = int(token.text) if whole else float(token.text)
+        if not LEAST_INT <= number <= GREATEST_INT or 0 < abs(number) < _LEAST_FRACTION:
+            raise self.mistake(f"{token} is no number here; {_NUMBERS}", token.at)
+        return number
 
     def _read(self, at: int) -> Token:
         space = _SPACE.match(self._source, at)
@@ -140,8 +159,3 @@ def path_of(token: Token) -> Path:
         or (_ESCAPE.sub(r"\1", match["quoted"][1:-1]) if match["quoted"] else match[0])
         for match in _PATH_PART.finditer(token.text)
     )
-
-
-def number_of(token: Token) -> int | float:
-    """The value of a number token, a whole number as int."""
-    return float(token.text) if any(sign in token.text for sign in ".eE") else int(token.text)

@@ -72,7 +72,8 @@ A condition is true, false or unknown, and only true lets anything pass. A compa
 unknown, and so is one of values that cannot be compared, such as a text with a number. `not unknown` is
 unknown, `true or unknown` true, `false and unknown` false. Texts compare with their case, a phone by its
 number in E.164. A text beside a date or moment is read as ISO 8601; beside a date, a moment counts as its day
-in the tenant's time zone. A condition has at most 2,000 characters and 40 levels of parentheses.
+in the tenant's time zone. Numbers are written as in JSON and have at most 64 bits, with
+20 digits behind the point. A condition has at most 2,000 characters and 40 levels of parentheses.
 
 A change of task is judged in this order: the channel, the required variables, the condition of the
 connection, the condition of the task. A conversation starts in the first task, and a contact resumes where it

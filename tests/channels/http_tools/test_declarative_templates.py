@@ -182,6 +182,8 @@ class TestMistakes:
             ("{{ctx.a | default(}}", 19, "text in quotes"),
             ("{{ctx.a | default('x}}", 19, "no closing quote"),
             ("{{ctx.a ctx.b}}", 9, "'}}'"),
+            ("{{ctx.a | default(99999999999999999999)}}", 19, "at most 64 bits"),
+            ("{{ctx.a | default(5.)}}", 19, "as JSON writes them"),
             ("{{ctx..a}}", 6, "was not expected"),
             ("{{$.a}}", 3, "a path"),
             ("{{'text'}}", 3, "a path"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flow_engine.conditions.comparing import added, compare, time_of
 from flow_engine.conditions.evaluation import Condition
 from flow_engine.conditions.language import ConditionMistake, UnknownName, parse, read
-from flow_engine.conditions.lexing import Mistake, Reader, number_of, path_of
+from flow_engine.conditions.lexing import Mistake, Reader, path_of
 from tests.flow_engine.conditions.expressions import VARIABLES, facts
 
 ROME = ZoneInfo("Europe/Rome")
@@ -232,10 +232,16 @@ class TestWords:
 
     @pytest.mark.parametrize(
         ("text", "number"),
-        [("0", 0), ("-7", -7), ("1.50", 1.5), ("1e2", 100.0), ("123456789012345678", 123456789012345678)],
+        [
+            *(("0", 0), ("-7", -7), ("1.50", 1.5), ("1e2", 100.0)),
+            ("123456789012345678", 123456789012345678),
+            *(("18446744073709551615", 2**64 - 1), ("-9223372036854775808", -(2**63))),
+            *(("0.30000000000000004", 0.30000000000000004), ("0.00000000000000000001", 1e-20)),
+        ],
     )
     def test_a_whole_number_stays_whole(self, text: str, number: float) -> None:
-        found = number_of(Reader(text, 0, Mistake).current)
+        reader = Reader(text, 0, Mistake)
+        found = reader.number_of(reader.advance())
         assert (found, type(found)) == (number, type(number))
 
 
@@ -256,6 +262,12 @@ class TestMistakes:
             ("(vars.vip", 10, "the end was not expected"),
             ("vars.vip)", 9, "')' was not expected"),
             ("1 1", 3, "'1' was not expected"),
+            ("vars.age == 18446744073709551616", 13, "-9223372036854775808 to 18446744073709551615"),
+            ("vars.age in [1, 999999999999999999999999]", 17, "at most 64 bits"),
+            ("vars.age == 5.", 13, "'5.' is no number here; accepted are numbers"),
+            ("vars.age == -0.5.5", 13, "'-0.5.5' is no number here"),
+            ("vars.age == 007", 13, "as JSON writes them"),
+            ("days(1e300) == 1", 6, "at most 64 bits"),
             ("x" * 2001, 2001, "accepted are at most 2000 characters"),
         ],
     )
