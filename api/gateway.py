@@ -7,16 +7,19 @@ no body, no header, no path with its ids, nothing about a person.
 import logging
 import re
 import time
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, generate_latest
+from pydantic import TypeAdapter
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.auth import ANYONE, Authenticator, Principal, header, require
+from api.bodies import Body, parse_body
 from api.endpoints import Call, Endpoint
 from api.openapi import plain_path
 from api.problems import error_response
@@ -30,6 +33,8 @@ REQUEST_BASE_URL: ContextVar[str | None] = ContextVar("request_base_url", defaul
 """Where the caller of the present request reaches this service, when nothing else tells."""
 
 _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+
+_NO_BODY = TypeAdapter(Body)
 
 log: Any = structlog.get_logger("flow_engine.http")
 
@@ -122,12 +127,15 @@ class Guarded:
         endpoint, code = self._endpoint, None
         try:
             principal = self._admit(scope)
-            if endpoint.body is None:
+            if endpoint.method == "GET":
                 body = b""
             elif body is None:
                 body = await read_body(receive)
             elif len(body) > MAX_BODY_BYTES:
                 raise _too_large()
+            if endpoint.body is None and body:
+                _refuse_body(body, self._queries or ())
+                body = b""
             call = Call(scope, receive, principal, body)
             if scope["query_string"] and self._queries is not None:
                 call.refuse_wrong_parameters(self._queries)
@@ -195,6 +203,22 @@ async def read_body(receive: Receive) -> bytes:
             raise _too_large()
         parts.append(body)
     return body if len(parts) == 1 else b"".join(parts)
+
+
+def _refuse_body(body: bytes, queries: Iterable[str]) -> None:
+    """Raises CorrectTheInput as `parse_body` for a body where none belongs: of something, that is, but of an
+    empty object. `queries` are the names that the query may have."""
+    if not body.strip():
+        return
+    try:
+        parse_body(body, _NO_BODY)
+    except CorrectTheInput as refused:
+        if refused.code != "body_invalid":
+            raise
+        accepted = ", ".join(f"?{name}=" for name in queries)
+        message = "this call takes no body" + (f"; accepted in its query are {accepted}" if accepted else "")
+        findings = [Finding(found.pointer, found.code, message) for found in refused.findings]
+        raise CorrectTheInput(refused.code, message, findings) from None
 
 
 def _too_large() -> CorrectTheInput:

@@ -169,7 +169,7 @@ def problem_statuses(endpoint: Endpoint) -> tuple[int, ...]:
     if not endpoint.scopes:
         return (503,) if endpoint.path == "/health/ready" else ()
     statuses = {401, 403, 422, 500, 503, *endpoint.problems}
-    if endpoint.body is not None:
+    if endpoint.method != "GET":
         statuses |= {400, 413}
     return tuple(sorted(statuses))
 

@@ -175,6 +175,43 @@ class TestProblems:
             reply = await scene.http.post(path, content=b'{"x":"' + b"a" * 1_300_000 + b'"}')
             check_problem(reply, 413, "too_large")  # F36
 
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            *(
+                ("POST", "/v1/prompt/conv-1"),
+                ("POST", "/prompt/conv-1"),
+                ("DELETE", "/v1/conversations/conv-1"),
+            ),
+            *(("POST", f"/v1/agent-runs/1/{verdict}") for verdict in ("approve", "reject")),
+            ("POST", "/v1/dead-letters/1/replay"),
+            ("DELETE", "/v1/flows/flow-1/try/1"),
+        ],
+    )
+    async def test_a_body_is_refused_where_none_belongs(self, method: str, path: str) -> None:
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            wrong = {"format": "toon", "reveal": 1}
+            problem = check_problem(await scene.http.request(method, path, json=wrong), 422, "body_invalid")
+            assert [error["pointer"] for error in problem["errors"]] == ["/format", "/reveal"]  # F36
+            if "prompt" in path:
+                assert "?wait_ms=, ?format=" in problem["detail"]
+            for body in (b"[1]", b"null", b'"text"'):
+                reply = await scene.http.request(method, path, content=body)
+                check_problem(reply, 422, "body_invalid")
+            for body in (b"not json", b"[1"):
+                check_problem(await scene.http.request(method, path, content=body), 400, "json_invalid")
+            large = await scene.http.request(method, path, content=b" " * 1_300_000)
+            check_problem(large, 413, "too_large")
+            for body in (b"{}", b" {} ", b"\n"):
+                assert (await scene.http.request(method, path, content=body)).status_code in (200, 404)
+
+    async def test_the_body_of_a_get_is_read_by_nobody(self) -> None:
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            reply = await scene.http.request("GET", "/v1/prompt/conv-1", content=b"not json")
+            assert reply.status_code == 200  # F36
+
     async def test_while_the_memory_is_away_it_is_503_and_afterwards_as_before(self) -> None:
         server = FakeServer()
         async with open_scene(clinic(), server=server) as scene:

@@ -40,7 +40,7 @@ async def test_post_and_the_bare_path_answer_the_same(path: str) -> None:
     async with open_scene(clinic()) as scene:
         await scene.started()
         got = await scene.http.get(PATH)
-        for body in (b"", b"{}", b"not JSON"):
+        for body in (b"", b"{}"):
             posted = await scene.http.post(path, content=body)
             assert (posted.status_code, posted.content) == (200, got.content)  # F31
             assert posted.headers["etag"] == got.headers["etag"]
