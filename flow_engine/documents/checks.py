@@ -3,11 +3,12 @@
 What is only suspicious is found by `flow_engine/linting`. Drafts are not checked: they never run (F8).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from flow_engine.documents.findings import listed, quoted
+from flow_engine.documents.model import FlowVersion
 from flow_engine.documents.references import (
     Identity,
     Reference,
@@ -23,6 +24,7 @@ from flow_engine.errors import Finding
 LONGEST_ID = 512
 """Characters: requests name versions and tasks by ids of at most this length."""
 MOST_SCORECARDS, MOST_CRITERIA, GREATEST_WEIGHT = 10, 20, 1_000_000
+FALLBACK_LANGUAGE = "en-US"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,12 @@ class ReviewEnvironment:
     audio_presets: frozenset[str]
     system_prompt_languages: frozenset[str]
     url_refusal: Callable[[str], str | None] = lambda url: None
+
+
+def prompt_language(version: FlowVersion, available: Collection[str]) -> str:
+    """The language of the system prompts (F26). BCP 47 tags."""
+    wanted = (version.system_prompts_language, version.default_language)
+    return next((language for language in wanted if language in available), FALLBACK_LANGUAGE)
 
 
 def check_version(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from flow_engine.documents import FlowVersion
+from flow_engine.documents.checks import prompt_language
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.kept import Kept
@@ -17,7 +18,6 @@ from flow_engine.runtime.replies import FixedParts, JsonObject, MediaReply
 from flow_engine.templates import REFERENCE, Allowance, TemplateScope, is_template, render_source
 from flow_engine.vocabulary import MemoryFormat
 
-FALLBACK_LANGUAGE = "en-US"
 VERSIONS_REMEMBERED = 256
 FIXED_BYTES = 16 * 1024 * 1024
 """Of parts of replies that a process keeps."""
@@ -70,11 +70,6 @@ class Platform:
 
     def system_servers(self, version: FlowVersion) -> tuple[SystemMcpServer, ...]:
         return self.prompts.mcp_servers(version.api_version)
-
-
-def prompt_language(version: FlowVersion, available: tuple[str, ...]) -> str:
-    wanted = (version.system_prompts_language, version.default_language)
-    return next((language for language in wanted if language in available), FALLBACK_LANGUAGE)
 
 
 # --- media settings ---------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Errors here refuse a save: such a template could never be rendered.
 from collections.abc import Sequence
 
 from flow_engine.documents import CourtesyMessageRandomParams, LocalizedText, Task, normalise_name
+from flow_engine.documents.checks import prompt_language
 from flow_engine.documents.findings import listed, nearest, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import CODES, Findings, LintFinding
@@ -88,8 +89,9 @@ def main_languages(inspection: Inspection) -> Findings:
         yield LintFinding(
             "/systemPromptsLanguage",
             "system_prompts_language_unavailable",
-            f"there are no system prompts in {quoted(version.system_prompts_language)}, another language's "
-            f"are used; available: {listed(environment.system_prompt_languages)}",
+            f"there are no system prompts in {quoted(version.system_prompts_language)}, those in "
+            f"{quoted(prompt_language(version, environment.system_prompt_languages))} are used; "
+            f"available: {listed(environment.system_prompt_languages)}",
         )
 
 

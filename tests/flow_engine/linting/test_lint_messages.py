@@ -110,7 +110,7 @@ REASONS: Mapping[str, Sequence[str]] = {
     ],
     "system_prompts_language_unavailable": [
         (
-            "there are no system prompts in 'fr-FR', another language's are used; available: 'en-US', "
+            "there are no system prompts in 'fr-FR', those in 'en-US' are used; available: 'en-US', "
             "'es-ES', 'it-IT'"
         ),
     ],

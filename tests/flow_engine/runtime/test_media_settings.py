@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from flow_engine.documents import FlowVersion
+from flow_engine.documents.checks import prompt_language
 from flow_engine.ports.system_prompts import SystemMcpServer
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.compiled import compile_flow
-from flow_engine.runtime.platform import audio_settings, prompt_language
+from flow_engine.runtime.platform import audio_settings
 from flow_engine.runtime.rendered import scope_of
 from flow_engine.templates.names import KEYS
 from flow_engine.vocabulary import Channel
