@@ -86,6 +86,8 @@ class Forks:
             runner = await self._transactor.resume(target, state, now=now)
             if order.version_id is not None and order.version_id != runner.flow.version_id:
                 runner, tag = await self._moved(runner, order.version_id, order.mapping), None
+            else:
+                mapping_by_id(order.mapping, runner.flow, runner.flow)  # for its names: nothing moves
             asked = {
                 "conversationId": original.conversation_id,
                 "seq": order.seq,

@@ -294,5 +294,11 @@ class TestOnAnotherVersion:
         assert "'desk'" in refused.json()["detail"]
         wrong = await fork(scene, 1, versionId="version-2", mapping={"reception": "nowhere"})
         assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, "/mapping/reception")
+        for same in ({}, {"versionId": "version-1"}):
+            unknown = await fork(scene, 1, **same, mapping={"nobody": "reception", "reception": "nowhere"})
+            assert (unknown.status_code, unknown.json()["code"]) == (422, "body_invalid")
+            assert [error["pointer"] for error in unknown.json()["errors"]] == [
+                *("/mapping/nobody", "/mapping/reception")
+            ]
         made = await forked(scene, 1, versionId="version-2", mapping={"reception": "desk"})
         assert made["task"] == "desk"
