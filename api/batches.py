@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Collection, Sequence
 import msgspec
 
 from api import bodies
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
+from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide, RetryLater
 
 _PIECES = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -41,11 +41,12 @@ def places_without(breaches: Sequence[Finding], batch: str, count: int) -> Colle
 
 
 async def with_others(refused: CorrectTheInput, judging: Awaitable[object]) -> CorrectTheInput:
-    """The refusal of a batch for its shape, with what is wrong with its other entries besides."""
+    """The refusal of a batch for its shape, with what is wrong with its other entries besides, where that can
+    be known."""
     try:
         await judging
     except CorrectTheInput as judged:
         return CorrectTheInput(refused.code, judged.detail, [*refused.findings, *judged.findings])
-    except (LookElsewhere, ReloadAndDecide):
+    except (LookElsewhere, ReloadAndDecide, RetryLater):
         pass
     return refused

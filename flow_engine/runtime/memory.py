@@ -189,12 +189,14 @@ def prepare_tool_writes(
     with every finding, pointers being into the batch as it was sent. `now` is aware, in UTC.
     """
     findings: list[Finding] = []
+    judged_only = False
     entries: dict[str, MemoryEntry] = {}
     first_at: dict[str, int] = {}
     if not writes:
         findings.append(Finding("", "batch_empty", "accepted is a list of at least one entry"))
     for at, write in enumerate(writes):
         if write is None:
+            judged_only = True
             continue
         if not _plainly_sound(write, contacts):
             findings.extend(_breaches_of_sender(at, write, contacts))
@@ -216,7 +218,7 @@ def prepare_tool_writes(
             needed = f"custom variable {spec.name!r} needs at least one {{name, value}} for the model to read"
             findings.append(_finding(at, "descriptionForLLM", "description_required", needed))
         entries[spec.id] = MemoryEntry(spec.type, write.updated_by, now, value, write.contact_id, description)
-    if findings or None in writes:
+    if findings or judged_only:
         raise CorrectTheInput("memory_invalid", "nothing of the batch was stored", findings)
     return entries
 
