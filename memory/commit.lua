@@ -1,5 +1,5 @@
 -- Commits one step of a conversation as a whole, or leaves everything as it was.
--- KEYS: snapshot tenant mined tools previous utterances messages journal segments outbox reply
+-- KEYS: snapshot tenant mined tools previous utterances messages journal segments outbox erasing reply
 -- KEYS: definition jobs index
 -- ARGV: expected_revision lifetime stamp
 -- OPTIONS: expected_memory_revision expected_mining_revision expected_state now
@@ -272,6 +272,11 @@ if (known.revision or '0') ~= arg.expected_revision
   or arg.expected_memory_revision ~= '' and (known.memoryRevision or '0') ~= arg.expected_memory_revision
   or arg.expected_mining_revision ~= '' and (known.miningRevision or '0') ~= arg.expected_mining_revision then
   return {'lost'}
+end
+
+-- What was stored under the id is still being erased, by name: it would take this one along.
+if not known.revision and redis.call('EXISTS', key.erasing) == 1 then
+  return {'erasing'}
 end
 
 -- Another has concluded it.

@@ -1,5 +1,11 @@
 """Erasure of a conversation on Redis: its own keys by one script, and whatever lies outside of them.
 
+1. The script that deletes the keys sets a fence beside them: while it stands, nobody begins under the id, so
+   that whatever is found by the id belongs to what is erased.
+2. What follows is done by the request, or by whoever finds the fence: a repetition, a job of a minute later.
+   It may be done again, and by several at once; who is not the first to be done finds the fence gone.
+3. The fence goes last.
+
 forks           conversations that began with what this one held: erased as it is, each with its event
 jobs            pending ones, their leases, dead letters
 kept replies    by their Idempotency-Keys, but for the receipt
@@ -7,8 +13,9 @@ index           its place in the lists of its tenant
 events          those that are in the reporting stream already; word of an erasure stays
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Set
+from datetime import datetime, timedelta
+from uuid import uuid4
 
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
@@ -30,32 +37,40 @@ from memory.listing import forked_from
 
 REPLY_LIFETIME_S = 24 * 60 * 60
 ERASED_EVENT_LIFETIME_S = 24 * 60 * 60
+FENCE_LIFETIME_S = 24 * 60 * 60
+FINISHED_AFTER = timedelta(minutes=1)
+"""When the job looks whether an erasure was cut off; most take seconds."""
 EVENTS_AT_ONCE = 1_000
 """Of the reporting stream, that one script looks at."""
+KEYS_AT_ONCE = 1_000
 FORKS_AT_MOST = 10_000
 EARLY_JOB_DELAY = timedelta(seconds=5)
 """Longer than a commit takes: a job that is written down before its commit is not due meanwhile."""
 
 
 _FORGET_EVENTS = Script.read("forget_events")
+_NEWEST = {"before": "", "at_most": 1, "examined": 1, "tenant": ""}
 
 
 class Eraser:
-    """Raises what `Driver` raises; then a repetition goes on where this one was cut off."""
+    """Raises what `Driver` raises; then a repetition goes on where this one was cut off, or the job does."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._erase = Script.read("erase")
         self._erase_jobs = Script.read("erase_jobs")
         self._forget_listed = Script.read("forget_listed")
+        self._latest = Script.read("latest_entries")
+        self._end = Script.read("end_erasure")
 
-    async def erase(self, conversation: ConversationRef, erasure: storage.Erasure) -> bool:
-        """False, and nothing is changed, where nothing is stored.
+    async def erase(
+        self, conversation: ConversationRef, erasure: storage.Erasure, within: Set[str] = frozenset()
+    ) -> bool:
+        """False, and nothing is changed, where nothing is stored. `within`: ids whose erasures this is part
+        of.
 
-        First the forks and the jobs: a job that is left would find nothing to do, but tell the conversation's
-        name. The forks once more behind it: one that began meanwhile has written its name down, or finds the
-        original gone. What is outside is swept before, for a repetition would not find the conversation any
-        more, and after: requests under way may have left something meanwhile.
+        The forks before, so that the fence of the original stands for less long, and once more behind it: one
+        that began meanwhile has written its name down, or finds the original gone.
         """
         keys = ConversationKeys.of(conversation)
         revision, origin = await self._driver.hmget(keys.named["snapshot"], ("revision", "origin"))
@@ -67,79 +82,134 @@ class Eraser:
             await self._driver.run(
                 self._forget_listed, {"index": of_original}, {"ids": [conversation.conversation_id]}
             )
-        await self._erase_forks(conversation, erasure)
-        await self._forget_jobs(conversation)
-        await self._sweep(conversation, spared="")
-        relay = DueJob(Job("relay", conversation), erasure.now)
-        if not self._driver.single_node:
-            await self._write_down(DueJob(relay.job, erasure.now + EARLY_JOB_DELAY))
-        receipt_key = keys.reply(erasure.idempotency.key if erasure.idempotency else None)
-        erased = await self._erase_keys(keys, erasure, relay, receipt_key)
-        if not self._driver.single_node:
-            await self._write_down(relay)
-        await self._erase_forks(conversation, erasure)
-        await self._driver.delete([keys.forks])
-        await self._sweep(conversation, spared=receipt_key)
+        await self._erase_forks(conversation, erasure.now, erasure.elsewhere, within)
+        erased = await self._erase_keys(conversation, erasure)
+        await self.finish(conversation, erasure.now, erasure.elsewhere, within)
         return erased
 
-    async def _erase_keys(
-        self, keys: ConversationKeys, erasure: storage.Erasure, relay: DueJob, receipt_key: str
-    ) -> bool:
+    async def finish(
+        self,
+        conversation: ConversationRef,
+        now: datetime,
+        elsewhere: storage.RemoveElsewhere,
+        within: Set[str] = frozenset(),
+    ) -> None:
+        """What is outside of the conversation's own keys, while its fence stands. `now` is in UTC."""
+        keys = ConversationKeys.of(conversation)
+        fence = await self._driver.get(keys.erasing)
+        if fence is None:
+            return
+        await self._erase_forks(conversation, now, elsewhere, within)
+        await self._sweep(keys, conversation, fence)
+        if await self._driver.get(keys.erasing) == fence:
+            await self._forget_jobs(conversation)
+            await elsewhere(conversation)
+            await self._end_erasure(keys, conversation, fence, now)
+
+    async def _erase_keys(self, conversation: ConversationRef, erasure: storage.Erasure) -> bool:
+        keys, key = ConversationKeys.of(conversation), erasure.idempotency
+        due = (
+            DueJob(Job("relay", conversation), erasure.now),
+            DueJob(Job("erase", conversation), erasure.now + FINISHED_AFTER),
+        )
         script_keys = {
             **keys.named,
             "webhook_queue": keys.webhook_queue,
             "confirmation": keys.confirmation,
-            "reply": receipt_key,
+            "reply": keys.reply(key.key if key else None),
+            "erasing": keys.erasing,
         }
         if self._driver.single_node:
             script_keys["jobs"] = JOBS_KEY
-        key = erasure.idempotency
+        else:
+            early = erasure.now + EARLY_JOB_DELAY
+            await self._write_down(*(DueJob(each.job, max(each.due_at, early)) for each in due))
         args: Mapping[str, Argument] = {
             "event": erasure.event,
             "event_lifetime": ERASED_EVENT_LIFETIME_S,
             "receipt": codec.encode_reply_head(key.fingerprint, 200) + erasure.receipt if key else b"",
             "receipt_lifetime": REPLY_LIFETIME_S,
-            "relay_due": due_score(relay.due_at),
-            "relay_job": relay.job.name,
+            "fence": f"{uuid4().hex} {script_keys['reply']}",
+            "fence_lifetime": FENCE_LIFETIME_S,
             "archived": "1" if erasure.archived else "0",
+            "due": [part for each in due for part in (due_score(each.due_at), each.job.name)],
         }
         return bool(await self._driver.run(self._erase, script_keys, args, confirmed=True))
 
-    async def _forget_jobs(self, conversation: ConversationRef) -> None:
-        """Pending ones, their leases and dead letters."""
-        of_jobs = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY, **LETTER_KEYS}
-        await self._driver.run(self._erase_jobs, of_jobs, {"owner": job_owner(conversation)})
+    async def _end_erasure(
+        self, keys: ConversationKeys, conversation: ConversationRef, fence: bytes, now: datetime
+    ) -> None:
+        """The fence goes before the job that would have finished it: nobody else would take it away."""
+        relay, job = DueJob(Job("relay", conversation), now), Job("erase", conversation)
+        script_keys = {"erasing": keys.erasing}
+        if self._driver.single_node:
+            script_keys["jobs"] = JOBS_KEY
+        else:
+            await self._write_down(relay)
+        args = {
+            "fence": fence,
+            "relay_due": due_score(relay.due_at),
+            "relay_job": relay.job.name,
+            "finish_job": job.name,
+        }
+        ended = await self._driver.run(self._end, script_keys, args)
+        if ended and not self._driver.single_node:
+            await self._driver.run(self._forget_listed, {"index": JOBS_KEY}, {"ids": [job.name]})
 
-    async def _erase_forks(self, conversation: ConversationRef, erasure: storage.Erasure) -> None:
-        """An id that was taken by another conversation since is left."""
+    async def _forget_jobs(self, conversation: ConversationRef) -> None:
+        """Pending ones, their leases and dead letters; not those of the erasure itself."""
+        of_jobs = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY, **LETTER_KEYS}
+        spared = [Job("relay", conversation).name, Job("erase", conversation).name]
+        args = {"owner": job_owner(conversation), "spared": spared}
+        await self._driver.run(self._erase_jobs, of_jobs, args)
+
+    async def _erase_forks(
+        self,
+        conversation: ConversationRef,
+        now: datetime,
+        elsewhere: storage.RemoveElsewhere,
+        within: Set[str],
+    ) -> None:
+        """An id that was taken by another conversation since is left; an erasure of one that was cut off is
+        finished. By ids that were used again, forks may go round in a circle."""
+        within = within | {conversation.conversation_id}
         key = ConversationKeys.of(conversation).forks
         for id, _ in await self._driver.zrange(key, at_most=FORKS_AT_MOST):
             fork = ConversationRef(conversation.tenant_id, id.decode())
+            if fork.conversation_id in within:
+                continue
             origin = await self._driver.hget(ConversationKeys.of(fork).named["snapshot"], "origin")
-            if origin is not None and forked_from(origin) == conversation.conversation_id:
-                event = erasure_event(fork, erasure.now)
-                await self.erase(fork, storage.Erasure(event, b"", erasure.now))
+            if origin is None:
+                await self.finish(fork, now, elsewhere, within)
+            elif forked_from(origin) == conversation.conversation_id:
+                erasure = storage.Erasure(erasure_event(fork, now), b"", now, elsewhere=elsewhere)
+                await self.erase(fork, erasure, within)
 
-    async def _sweep(self, conversation: ConversationRef, spared: str) -> None:
-        """What lies outside of the conversation's own keys, but for the kept reply `spared`."""
-        replies: Sequence[str] = [
-            key async for key in self._driver.scan(ConversationKeys.of(conversation).replies)
-        ]
-        for key in replies:
-            if key != spared:
-                await self._driver.delete([key])
+    async def _sweep(self, keys: ConversationKeys, conversation: ConversationRef, fence: bytes) -> None:
+        """Kept replies but for the receipt, the lists and the events. Looking for them takes seconds: what is
+        found is deleted only if the fence stands after that."""
+        spared = fence.decode().partition(" ")[2]
+        replies = {key async for key in self._driver.scan(keys.replies)} - {spared}
+        _, newest = await self._driver.run(self._latest, {"stream": EVENTS_KEY}, _NEWEST)
+        if await self._driver.get(keys.erasing) != fence:
+            return
+        gone = [keys.forks, *replies]
+        for first in range(0, len(gone), KEYS_AT_ONCE):
+            await self._driver.delete(gone[first : first + KEYS_AT_ONCE])
         listed = {"index": index_key(conversation.tenant_id)}
         await self._driver.run(self._forget_listed, listed, {"ids": [conversation.conversation_id]})
-        await forget_events(self._driver, conversation)
+        if newest:
+            await forget_events(self._driver, conversation, last=newest[0][0].decode())
 
-    async def _write_down(self, due: DueJob) -> None:
-        await self._driver.zadd(JOBS_KEY, {due.job.name: float(due_score(due.due_at))}, confirmed=True)
+    async def _write_down(self, *due: DueJob) -> None:
+        scores = {each.job.name: float(due_score(each.due_at)) for each in due}
+        await self._driver.zadd(JOBS_KEY, scores, confirmed=True)
 
 
-async def forget_events(driver: Driver, conversation: ConversationRef) -> None:
-    """Takes a conversation's events out of the reporting stream, all but word of its erasures. Rare, so
-    nothing is indexed: each event is looked at."""
-    args = {"tenant": conversation.tenant_id, "conversation": conversation.conversation_id}
+async def forget_events(driver: Driver, conversation: ConversationRef, *, last: str = "+") -> None:
+    """Takes a conversation's events up to the id `last` out of the reporting stream, all but word of its
+    erasures. Rare, so nothing is indexed: each event is looked at."""
+    args = {"last": last, "tenant": conversation.tenant_id, "conversation": conversation.conversation_id}
     after = "0-0"
     while after:
         part = {**args, "after": after, "at_most": EVENTS_AT_ONCE}

@@ -63,6 +63,12 @@ class ConversationKeys:
         return f"{self.tag}::confirmation"
 
     @property
+    def erasing(self) -> str:
+        """String: an erasure that is not done yet, see erase.lua. While it is there, no other conversation
+        begins under the id."""
+        return f"{self.tag}::erasing"
+
+    @property
     def forks(self) -> str:
         """Sorted set: ids of conversations that were forked from this one, by when (ms since 1970)."""
         return f"{self.tag}::forks"

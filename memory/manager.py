@@ -13,7 +13,7 @@ from uuid import uuid4
 import msgspec
 import orjson
 
-from flow_engine.errors import CallTheOperator, ReloadAndDecide, unknown_conversation
+from flow_engine.errors import CallTheOperator, ReloadAndDecide, RetryLater, unknown_conversation
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job, JobKind
@@ -67,7 +67,7 @@ def _keys_to_write(
     it takes without an idempotency key; `together`: one server holds every slot."""
     keys = ConversationKeys.of(conversation)
     definition = definition_key(conversation.tenant_id, content_hash)
-    script_keys = {**keys.named, "reply": keys.reply(None)}
+    script_keys = {**keys.named, "erasing": keys.erasing, "reply": keys.reply(None)}
     if together:
         index = index_key(conversation.tenant_id)
         script_keys |= {"definition": definition, "jobs": JOBS_KEY, "index": index}
@@ -191,6 +191,8 @@ class MemoryManager:
         match verdict:
             case b"lost":
                 return storage.Conflict(self._decode(conversation, keys, rest[0], rest[1:]) if rest else None)
+            case b"erasing":
+                raise RetryLater("memory_unavailable", "what was stored under this id is still being erased")
             case b"seen":
                 await self._driver.confirm(keys.confirmation)
                 return storage.DuplicateMessage()
@@ -304,6 +306,11 @@ class MemoryManager:
         erased = await self._eraser.erase(conversation, erasure)
         self._held.forget(conversation)
         return erased
+
+    async def finish_erasure(
+        self, conversation: ConversationRef, now: datetime, elsewhere: storage.RemoveElsewhere
+    ) -> None:
+        await self._eraser.finish(conversation, now, elsewhere)
 
     async def _renew(self, definition: str, changes: storage.Changes) -> bool:
         """Whether it is there. What was there a moment ago, is."""

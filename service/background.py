@@ -19,6 +19,7 @@ from flow_engine.use_cases.background import BackgroundDependencies, BackgroundW
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.delivery import Delivery, ReadEvents, Relay
 from flow_engine.use_cases.dialogue import DialogueService
+from flow_engine.use_cases.erasing import Erasures
 from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.transactor import Transactor
 from memory.connection import RedisMemory, connect
@@ -78,6 +79,7 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[jobs.Job
         "deliver": delivery.deliver,
         "archive": parts.journal.archive,
         "prune": parts.journal.prune,
+        "erase": Erasures(parts.transactor, parts.journal).finish,
     }
 
 

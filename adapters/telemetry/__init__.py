@@ -4,6 +4,7 @@ errors counted, and their calls as spans where traces are on.
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Literal
 
@@ -14,7 +15,14 @@ from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, StoredVersion, VersionStore
 from flow_engine.ports.telemetry import Observer, Tracing, Untraced
-from flow_engine.runtime.storage import Changes, ConversationMemory, Erasure, LoadedConversation, Outcome
+from flow_engine.runtime.storage import (
+    Changes,
+    ConversationMemory,
+    Erasure,
+    LoadedConversation,
+    Outcome,
+    RemoveElsewhere,
+)
 
 Destination = Literal["otlp", "console"]
 
@@ -94,6 +102,15 @@ class ObservedMemory:
             self._count_failure()
             raise
 
+    async def finish_erasure(
+        self, conversation: ConversationRef, now: datetime, elsewhere: RemoveElsewhere
+    ) -> None:
+        try:
+            await self._memory.finish_erasure(conversation, now, elsewhere)
+        except RetryLater:
+            self._count_failure()
+            raise
+
     def _count_failure(self) -> None:
         self._observer.count("store_errors", store="memory")
 
@@ -130,6 +147,12 @@ class TracedMemory:
     async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
         with self._tracing.span("memory erase", "client"):
             return await self._memory.erase(conversation, erasure)
+
+    async def finish_erasure(
+        self, conversation: ConversationRef, now: datetime, elsewhere: RemoveElsewhere
+    ) -> None:
+        with self._tracing.span("memory erase", "client"):
+            await self._memory.finish_erasure(conversation, now, elsewhere)
 
 
 class ObservedFlowStore:

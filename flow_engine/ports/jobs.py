@@ -17,7 +17,9 @@ import msgspec
 
 from flow_engine.ports.dialogue import ConversationRef, encoded_id
 
-JobKind = Literal["relay", "deliver", "mine", "conclude", "expire", "routing", "archive", "prune", "cti"]
+JobKind = Literal[
+    "relay", "deliver", "mine", "conclude", "expire", "routing", "archive", "prune", "erase", "cti"
+]
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -25,8 +27,8 @@ class Job(msgspec.Struct, frozen=True):
     turn, `conclude` an ended contact (`subject` is its id; empty: what conversations that were started
     anew have left behind), `expire` ends a conversation whose time limit has passed, `routing` fails a
     transfer that found nobody in time, `archive` copies the journal of a closed conversation, `prune` removes
-    archived ones whose term is over (of no conversation; `subject` is the hour). `cti` takes in an entry of
-    the core CTI's stream (`subject` is its id)."""
+    archived ones whose term is over (of no conversation; `subject` is the hour), `erase` finishes an erasure
+    that was cut off. `cti` takes in an entry of the core CTI's stream (`subject` is its id)."""
 
     kind: JobKind
     conversation: ConversationRef

@@ -6,7 +6,7 @@ A request reads everything it may need with `load`, decides without I/O, and han
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
@@ -312,16 +312,26 @@ class DuplicateMessage(msgspec.Struct, frozen=True):
 Outcome = Committed | AlreadyAnswered | Conflict | DuplicateMessage
 
 
+RemoveElsewhere = Callable[[ConversationRef], Awaitable[None]]
+"""Removes what another store has of a conversation; it may be called again."""
+
+
+async def nothing_elsewhere(conversation: ConversationRef) -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True)
 class Erasure:
     """`event` is all that is told of it afterwards; `receipt` is the reply's body, kept a day. `archived`: it
-    is known elsewhere, so there is something to be told of although this store may have nothing."""
+    is known elsewhere, so there is something to be told of although this store may have nothing. `elsewhere`
+    is called before another conversation may begin under the id."""
 
     event: bytes
     receipt: bytes
     now: datetime
     idempotency: IdempotencyKey | None = None
     archived: bool = False
+    elsewhere: RemoveElsewhere = nothing_elsewhere
 
 
 class ConversationMemory(Protocol):
@@ -347,8 +357,15 @@ class ConversationMemory(Protocol):
         """Delete every key, kept reply, pending job, dead letter and waiting event of a conversation.
 
         False when nothing is stored. A repetition finds the receipt by `load` with its idempotency key. The
-        receipt is kept for 24 hours.
+        receipt is kept for 24 hours. No other conversation begins under the id until all is gone: a commit
+        raises RetryLater `memory_unavailable`. One that is cut off is finished by a job `erase`.
         """
+        ...
+
+    async def finish_erasure(
+        self, conversation: ConversationRef, now: datetime, elsewhere: RemoveElsewhere
+    ) -> None:
+        """Remove what an erasure that was cut off has left; nothing where none was. `now` is in UTC."""
         ...
 
 

@@ -106,6 +106,11 @@ class ForgetfulMemory:
         self._over_at.pop(conversation, None)
         return await self._memory.erase(conversation, erasure)
 
+    async def finish_erasure(
+        self, conversation: ConversationRef, now: datetime, elsewhere: storage.RemoveElsewhere
+    ) -> None:
+        await self._memory.finish_erasure(conversation, now, elsewhere)
+
 
 @dataclass(frozen=True, slots=True)
 class Stores:

@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 import orjson
 
-from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide, unknown_conversation
+from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import json_bytes
 from flow_engine.ports.dialogue import ConversationRef, SummaryRequest
@@ -14,23 +14,22 @@ from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, post_jso
 from flow_engine.runtime import commands
 from flow_engine.runtime.agent_data import agent_data_of, get_refusal, get_text_refusal
 from flow_engine.runtime.commands import NewContact
-from flow_engine.runtime.events import erasure_event, task_status
+from flow_engine.runtime.events import task_status
 from flow_engine.runtime.human_part import HumanReport, text_fault
 from flow_engine.runtime.mining_state import MiningState
-from flow_engine.runtime.replies import ContactEndReply, ErasureReply
+from flow_engine.runtime.replies import ContactEndReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
 from flow_engine.runtime.storage import (
-    Erasure,
     JournalInput,
     LoadedConversation,
     ReplyTemplate,
     turns_of_contact,
 )
 from flow_engine.runtime.tables import value_text
+from flow_engine.use_cases.erasing import Erasures
 from flow_engine.use_cases.splits import subject_of
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor, Transition
-from flow_engine.values import utc_text
 from flow_engine.vocabulary import DECISIONS
 
 CLOSURE_HANDLER_TIMEOUT_S = 5.0
@@ -82,7 +81,7 @@ class Conversations:
         self._transactor = transactor
         self._summariser = dependencies.summariser
         self._outbound = dependencies.outbound
-        self._archive = dependencies.archive
+        self._erasures = Erasures(transactor, dependencies.archive)
 
     async def new_contact(
         self,
@@ -316,26 +315,8 @@ class Conversations:
     async def erase(
         self, conversation: ConversationRef, idempotency: IdempotencyKey | None = None
     ) -> FinalReply:
-        """Remove all that is stored of a conversation; a system event of it is all that is left.
-
-        Raises LookElsewhere `conversation_unknown`, also for one that is erased already. The receipt is JSON.
-        """
-        loaded = await self._transactor.memory.load(conversation, idempotency=idempotency)
-        if idempotency is not None and loaded.replay is not None:
-            return loaded.replay.replay(idempotency)
-        now = self._transactor.clock.now()
-        unknown = unknown_conversation(conversation.conversation_id)
-        archived = loaded.session is None and await self._archive.has(conversation)
-        if loaded.session is None and not archived:
-            raise unknown
-        receipt = ErasureReply(conversationId=conversation.conversation_id, erasedAt=utc_text(now))
-        erasure = Erasure(erasure_event(conversation, now), orjson.dumps(receipt), now, idempotency, archived)
-        # Before, for who sends this again may find no more than the receipt; and after, for a job under way.
-        await self._archive.remove(conversation)
-        if not await self._transactor.memory.erase(conversation, erasure):
-            raise unknown
-        await self._archive.remove(conversation)
-        return FinalReply(200, erasure.receipt)
+        """As `Erasures.erase`."""
+        return await self._erasures.erase(conversation, idempotency)
 
     async def _summary(
         self, runner: ConversationalFlowRunner, contact_id: str, contact: Contact, reason: str | None

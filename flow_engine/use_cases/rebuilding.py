@@ -51,6 +51,11 @@ class MemoryInHand:
     async def erase(self, conversation: ConversationRef, erasure: storage.Erasure) -> bool:
         return False
 
+    async def finish_erasure(
+        self, conversation: ConversationRef, now: datetime, elsewhere: storage.RemoveElsewhere
+    ) -> None:
+        return
+
 
 @dataclass(slots=True)
 class World(MemoryInHand):

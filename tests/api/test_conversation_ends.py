@@ -8,11 +8,22 @@ import pytest
 from structlog.testing import capture_logs
 
 from adapters.outbound.fake import Answer
+from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
 from flow_engine.runtime.storage import FORMER_TURNS_BYTES
-from tests.api.harness import HANDLER, Scene, clinic, entry, multi_contact, open_scene, over_many_contacts
+from memory.erasing import Eraser
+from tests.api.harness import (
+    CALL,
+    HANDLER,
+    Scene,
+    clinic,
+    entry,
+    multi_contact,
+    open_scene,
+    over_many_contacts,
+)
 from tests.flow_engine.documents.samples import JsonObject, hum_task
 from tests.flow_engine.listening.test_mining import Model, jobs, says, with_checkpoints, working_on
 
@@ -427,3 +438,33 @@ class TestErasure:
             (left,) = [e for e in await scene.events() if e["body"] == {"subtype": "conversation_erased"}]
             assert (left["conversationId"], "contactId" in left) == ("conv-1", False)
             assert not [name for name in await jobs(scene) if not name.startswith("relay:")]
+
+    @pytest.mark.parametrize("by", ["the same request", "another one", "the job"])
+    async def test_one_that_was_cut_off_is_finished(
+        self, monkeypatch: pytest.MonkeyPatch, by: str
+    ) -> None:  # contract 18
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            await scene.post("/v1/change-task", {**CALL, "task": "visit"}, Idempotency_Key="kept")
+            path, key = "/v1/conversations/conv-1", {"Idempotency-Key": "e-1"}
+
+            async def dies(*_: object) -> None:
+                raise RetryLater("memory_unavailable", "cut off")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Eraser, "_sweep", dies)
+                assert (await scene.http.delete(path, headers=key)).status_code == 503
+            anew = await scene.contact()
+            assert (anew.status_code, "Retry-After" in anew.headers) == (503, True)
+            match by:
+                case "the same request":
+                    assert (await scene.http.delete(path, headers=key)).status_code == 200
+                case "another one":
+                    assert (await scene.http.delete(path)).status_code == 404
+                case _:
+                    scene.clock.advance(seconds=61)
+                    await scene.work()
+            names = [name async for name in scene.memory.driver.scan("{default:conv-1}*")]
+            assert {name.rpartition("}::")[2] for name in names} <= {"outbox", "reply::e-1"}
+            assert not [name for name in await jobs(scene) if not name.startswith("relay:")]
+            await scene.started()

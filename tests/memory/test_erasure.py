@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import orjson
 import pytest
 
+from flow_engine.errors import RetryLater
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef, encoded_id
 from flow_engine.ports.jobs import Claim, DueJob, Job
 from flow_engine.ports.telemetry import Unobserved
 from flow_engine.runtime.events import erasure_event
 from flow_engine.runtime.memory import PreviousContact
-from flow_engine.runtime.storage import Conflict, Erasure, LoadedConversation
+from flow_engine.runtime.storage import Committed, Conflict, Erasure, LoadedConversation
 from flow_engine.use_cases.delivery import Relay
 from memory import erasing
 from memory.connection import RedisMemory, connect
 from memory.in_process import embedded
-from memory.keys import JOBS_KEY, ConversationKeys, index_key
+from memory.keys import JOBS_KEY, ConversationKeys, due_score, index_key
 from memory.schedule import RedisDeadLetters, RedisJobSchedule
 from memory.streams import RedisEvents, Routing
 from tests.memory.conversation_samples import T0, Conversation, session, turn, written
@@ -168,6 +170,129 @@ async def test_what_is_sent_on_while_it_is_erased_is_taken_back(store: RedisMemo
     assert await told(store, talk.ref) == []
 
 
+class Elsewhere:
+    """What another store has of conversations."""
+
+    def __init__(self) -> None:
+        self.removed: list[str] = []
+
+    async def remove(self, conversation: ConversationRef) -> None:
+        self.removed.append(conversation.conversation_id)
+
+
+async def cut_off(
+    store: RedisMemory, talk: Conversation, monkeypatch: pytest.MonkeyPatch, elsewhere: Elsewhere
+) -> None:
+    """An erasure whose process dies before it has looked for what lies outside of the keys."""
+
+    async def dies(*_: object) -> None:
+        raise RetryLater("memory_unavailable", "cut off")
+
+    erasure = Erasure(ERASED, b"{}", T0, KEY, elsewhere=elsewhere.remove)
+    with monkeypatch.context() as patched:
+        patched.setattr(erasing.Eraser, "_sweep", dies)
+        with pytest.raises(RetryLater, match="cut off"):
+            await store.conversations.erase(talk.ref, erasure)
+
+
+async def jobs_of(store: RedisMemory, ref: ConversationRef) -> dict[str, float]:
+    found = [(Job.named(name.decode()), at) for name, at in await store.driver.zrange(JOBS_KEY, at_most=99)]
+    return {job.kind: at for job, at in found if job.conversation == ref}
+
+
+async def test_one_that_was_cut_off_is_finished_by_whoever_finds_it(
+    store: RedisMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:  # contract 18
+    talk, elsewhere = await lived(store), Elsewhere()
+    _, relay = events_of(store)
+    await relay.relay(Job("relay", talk.ref))
+    await cut_off(store, talk, monkeypatch, elsewhere)
+    assert elsewhere.removed == []
+    due = await jobs_of(store, talk.ref)
+    assert due["erase"] == due_score(T0 + timedelta(minutes=1))
+    await store.conversations.finish_erasure(talk.ref, T0, elsewhere.remove)
+    keys = ConversationKeys.of(talk.ref)
+    assert await names_of(store, talk.ref) == {keys.named["outbox"], keys.reply(KEY.key)}
+    assert (await jobs_of(store, talk.ref)).keys() == {"relay"}
+    assert (await told(store, talk.ref), await talk.events()) == ([], [ERASED])
+    assert await RedisDeadLetters(store.driver).list(at_most=99) == []
+    await store.conversations.finish_erasure(talk.ref, T0, elsewhere.remove)
+    assert elsewhere.removed == [talk.ref.conversation_id]  # once
+
+
+async def test_a_fork_whose_erasure_was_cut_off_is_finished_with_the_original(
+    store: RedisMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:  # contract 18
+    talk, elsewhere = await lived(store), Elsewhere()
+    fork = Conversation(store, ConversationRef(talk.ref.tenant_id, "fork"))
+    await fork.start(idempotency=IdempotencyKey("f", "f"))
+    await cut_off(store, fork, monkeypatch, elsewhere)
+    await cut_off(store, talk, monkeypatch, elsewhere)
+    await client_of(store).zadd(ConversationKeys.of(talk.ref).forks, {"fork": 1})
+    # As where ids were used again: forks that go round in a circle.
+    await client_of(store).zadd(ConversationKeys.of(fork.ref).forks, {talk.ref.conversation_id: 1})
+    await store.conversations.finish_erasure(talk.ref, T0, elsewhere.remove)
+    outboxes = {ConversationKeys.of(ref).named["outbox"] for ref in (talk.ref, fork.ref)}
+    receipts = {ConversationKeys.of(ref).reply(KEY.key) for ref in (talk.ref, fork.ref)}
+    assert await names_of(store, talk.ref) | await names_of(store, fork.ref) == outboxes | receipts
+
+
+async def test_nobody_begins_under_the_id_before_all_is_gone(
+    store: RedisMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:  # contract 18, F15
+    talk, elsewhere = await lived(store), Elsewhere()
+    await cut_off(store, talk, monkeypatch, elsewhere)
+    with pytest.raises(RetryLater, match="memory_unavailable"):
+        await talk.start()
+    assert (await store.conversations.load(talk.ref)).session is None
+    await store.conversations.finish_erasure(talk.ref, T0, elsewhere.remove)
+    assert isinstance(await talk.start(), Committed)
+
+
+async def test_who_is_overtaken_leaves_the_next_conversation_whole(
+    store: RedisMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:  # contract 18, F15: two that finish it, and one is faster
+    talk, elsewhere = await lived(store), Elsewhere()
+    await cut_off(store, talk, monkeypatch, elsewhere)
+    _, relay = events_of(store)
+    scan, later = store.driver.scan, DueJob(Job("conclude", talk.ref, "x"), T0 + timedelta(hours=1))
+
+    async def overtaken(pattern: str) -> AsyncIterator[str]:
+        with monkeypatch.context() as patched:
+            patched.setattr(store.driver, "scan", scan)
+            await store.conversations.finish_erasure(talk.ref, T0, elsewhere.remove)
+        start = talk.start(
+            events=(b'{"eventId":"new"}',), jobs=(later,), idempotency=IdempotencyKey("new", "f")
+        )
+        assert isinstance(await start, Committed)
+        await relay.relay(Job("relay", talk.ref))
+        async for key in scan(pattern):
+            yield key
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.driver, "scan", overtaken)
+        await store.conversations.finish_erasure(talk.ref, T0, elsewhere.remove)
+    assert '{"eventId":"new"}' in await told(store, talk.ref)
+    assert "conclude" in await jobs_of(store, talk.ref)
+    assert await client_of(store).zscore(index_key(talk.ref.tenant_id), talk.ref.conversation_id) is not None
+    assert (await store.conversations.load(talk.ref, idempotency=IdempotencyKey("new", "f"))).replay
+
+
+async def test_a_job_that_is_written_meanwhile_goes_too_and_word_of_it_stays(
+    store: RedisMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:  # contract 18
+    talk = await lived(store)
+    erase_keys = erasing.Eraser._erase_keys
+
+    async def meanwhile(self: erasing.Eraser, *args: Any) -> bool:
+        await talk.commit(2, jobs=(DueJob(Job("expire", talk.ref), T0 + timedelta(days=1)),))
+        return await erase_keys(self, *args)
+
+    monkeypatch.setattr(erasing.Eraser, "_erase_keys", meanwhile)
+    assert await store.conversations.erase(talk.ref, ERASURE)
+    assert (await jobs_of(store, talk.ref)).keys() == {"relay"}
+
+
 async def left_of(store: RedisMemory, ref: ConversationRef) -> set[str]:
     """Where something of a conversation is: keys of its own, or shared ones that name it."""
     own = await names_of(store, ref)
@@ -220,7 +345,8 @@ async def test_each_remover_is_needed(
     assert await eraser.erase(talk.ref, ERASURE)
     waiting = [Job.named(name.decode()) for name, _ in await store.driver.zrange(JOBS_KEY, at_most=99)]
     own = {job.kind for job in waiting if job.conversation == talk.ref}
-    assert (own <= {"relay"}) is (remover != "_forget_jobs")
+    # Where the keys are not erased there is no fence, and nothing else is done.
+    assert (own <= {"relay"}) is (remover not in ("_forget_jobs", "_erase_keys"))
     outbox = ConversationKeys.of(talk.ref).named["outbox"]
     spared = {outbox, ConversationKeys.of(fork.ref).named["outbox"], JOBS_KEY}
     left = await left_of(store, talk.ref) | await left_of(store, fork.ref)
