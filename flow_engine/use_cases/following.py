@@ -156,7 +156,7 @@ class JournalStreams:
     async def _ended(self, conversation: ConversationRef, last_sent: float, quiet_s: float) -> Ending | None:
         """Why nothing will follow; `last_sent` numbers the last entry that was sent here, 0 for none."""
         listed = await self._index.one(conversation)
-        if listed.seq < last_sent:
+        if listed.head is not None and listed.seq < last_sent:
             return "erased"  # and perhaps begun anew
         if listed.head is None:  # one of a release before may have none
             if (await self._memory.load(conversation)).session is not None:

@@ -89,6 +89,16 @@ async def test_what_redis_has_forgotten_is_told_from_the_flow_database(scene: Sc
     assert (await get(scene, "/journal?after=5")).json() == {"entries": [], "next": None}
 
 
+async def test_the_stream_of_what_redis_has_forgotten_ends_as_closed(scene: Scene) -> None:
+    await ended(scene)  # journal: stream, archive
+    await forget(scene)
+    stream = await get(scene, "/stream?after=0")
+    assert [line for line in stream.text.splitlines() if line.startswith("id: ")][-1] == "id: 5"
+    assert stream.text.endswith('event: end\ndata: {"reason":"closed"}\n\n')
+    again = await scene.http.get("/v1/conversations/conv-1/stream", headers={"Last-Event-ID": "5"})
+    assert again.status_code == 204
+
+
 async def test_what_redis_has_forgotten_is_recorded_and_replayed_as_before(scene: Scene) -> None:
     """By its id, and as a flow test of it; journal: recordings, replays."""
     await ended(scene)
