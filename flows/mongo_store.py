@@ -13,6 +13,7 @@ Only commands that every server of the wire protocol has are used: insert, repla
 find, and one index. No transactions, since one document is the unit of every change.
 """
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any
@@ -34,6 +35,9 @@ Document = dict[str, Any]
 # https://www.mongodb.com/docs/manual/reference/error-codes/: Unauthorized, AuthenticationFailed
 _REFUSED = (13, 18)
 
+_QUOTED = re.compile('".*"', re.DOTALL)
+"""What pymongo repeats of a URL; with a sign that is not escaped, part of a password may be in it."""
+
 
 @contextmanager
 def mongo_errors_translated() -> Generator[None, None, None]:
@@ -51,6 +55,16 @@ def mongo_errors_translated() -> Generator[None, None, None]:
         if isinstance(error, errors.OperationFailure) and error.code in _REFUSED:
             raise CallTheOperator("flow_store_misconfigured", "MongoDB refuses these credentials") from error
         raise RetryLater("flow_store_unavailable", "the flow store did not answer") from error
+
+
+def check_url(url: str) -> None:
+    """Raises ValueError for a URL that pymongo does not take, without what stands in it. Nothing is asked."""
+    try:
+        AsyncMongoClient[Document](url, connect=False)
+    except OSError as error:
+        raise ValueError(f"a file that it names cannot be read: {error.strerror}") from None
+    except (errors.PyMongoError, ValueError) as error:
+        raise ValueError(_QUOTED.sub("***", str(error))) from None
 
 
 class MongoDatabase:

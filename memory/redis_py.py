@@ -292,6 +292,18 @@ class RedisPySubscription:
         await self._pubsub.aclose()
 
 
+def check_url(url: str) -> None:
+    """Raises ValueError for a URL that redis-py does not take, without what stands in it but the name of an
+    option. Nothing is connected."""
+    try:
+        Redis.from_url(url).connection_pool.make_connection()
+    except TypeError as error:  # as any call with an argument too many
+        _, quote, rest = str(error).partition("'")
+        raise ValueError(f"there is no option {quote}{rest}") from None
+    except exceptions.RedisError:
+        raise ValueError("an option has a value that redis-py does not take") from None
+
+
 def driver_to(url: str, *, cluster: bool, wait_replicas: int) -> RedisPyDriver:
     """Connects when it is first used. `url` is redis:// or rediss://."""
     options: dict[str, Any] = {

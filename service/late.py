@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flow_engine.testing import simulation
     from flows import mongo_archive, mongo_records, mongo_store
     from memory import in_process as in_process_memory
+    from memory import redis_py
     from service import (
         background,
         chat,
@@ -71,6 +72,7 @@ __all__ = [
     "mongo_store",
     "outbound_policy",
     "recorded_tests",
+    "redis_py",
     "replay_reports",
     "replaying",
     "running",
@@ -105,6 +107,7 @@ _ELSEWHERE = {
     "mongo_store": "flows.mongo_store",
     "outbound_policy": "adapters.outbound.policy",
     "recorded_tests": "flow_engine.testing.recorded_test",
+    "redis_py": "memory.redis_py",
     "replay_reports": "flow_engine.testing.replay_page",
     "scenario_results": "flow_engine.testing.report",
     "simulation": "flow_engine.testing.simulation",

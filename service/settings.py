@@ -150,13 +150,19 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _a_redis_url(cls, value: str | None) -> str | None:
-        return None if value is None else checked_redis_url(value)
+        if value is None:
+            return None
+        checked = checked_redis_url(value)
+        late.redis_py.check_url(checked)
+        return checked
 
     @field_validator("mongo_url")
     @classmethod
     def _a_mongo_url(cls, value: str | None) -> str | None:
         if value is not None and not _MONGO.match(value):
             raise ValueError("accepted is mongodb:// or mongodb+srv:// with a host")
+        if value is not None:
+            late.mongo_store.check_url(value)
         return value
 
     @field_validator("webhook_url")

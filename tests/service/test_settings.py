@@ -74,6 +74,7 @@ DEFAULTS: Mapping[str, object] = {
     "worker_metrics_port": None,
     "log_level": "info",
 }
+ESCAPED = "Hint: username and password must be escaped according to RFC 3986, use urllib.parse.quote_plus"
 
 
 class TestDefaults:
@@ -197,6 +198,33 @@ class TestReading:
                 ("webhook_url", url, "accepted is http:// or https:// with a host")
                 for url in ("hooks.example.com", "https://", "ftp://hooks.example.com")
             ),
+            *(
+                ("redis_url", f"redis://:hush@cache{rest}", told)
+                for rest, told in (
+                    ("/0?nosuch=1", "there is no option 'nosuch'"),
+                    ("/0?socket_timeout=abc", "Invalid value for 'socket_timeout' in connection URL."),
+                    ("?db=x", "Invalid value for 'db' in connection URL."),
+                    ("/0?protocol=hush", "Invalid value for 'protocol' in connection URL."),
+                    ("/0?protocol=9", "an option has a value that redis-py does not take"),
+                )
+            ),
+            *(
+                ("mongo_url", f"mongodb://{rest}", told)
+                for rest, told in (
+                    ("127.0.0.1:99999/x", "Port must be an integer between 0 and 65535"),
+                    ("u:hu/sh@127.0.0.1/x", f"Port contains non-digit characters. {ESCAPED}"),
+                    ("u:1/hu sh@db", "Bad database name ***"),
+                    (
+                        "u:p@w@db/x",
+                        "Username and password must be escaped according to RFC 3986, use "
+                        "urllib.parse.quote_plus",
+                    ),
+                    (
+                        "db/x?tls=true&tlsCAFile=/nope",
+                        "a file that it names cannot be read: No such file or directory",
+                    ),
+                )
+            ),
             (
                 "llm_model",
                 "openai:gpt-5,foo",
@@ -303,7 +331,7 @@ class TestShowing:
             ),
             ("redis_url", "unix:///run/redis?password=hush", "unix:///run/redis?password=***"),
             ("webhook_url", "https://hooks.example.com/in?hush", "https://hooks.example.com/in?***"),
-            ("mongo_url", "mongodb://[::1?hush", "*** (no URL)"),
+            ("webhook_url", "https://[::1?hush", "*** (no URL)"),
             ("gateway_url", "https://ada:hush@gateway.example/v1", "https://***@gateway.example/v1"),
             ("gateway_url", "ada:hush@gateway.example", "*** (no URL)"),
             ("engine_url", "http://:hush@engine:8080?key=hush", "http://***@engine:8080?key=***"),
