@@ -5,9 +5,10 @@ share the file; the driver runs the statements of one connection one after the o
 """
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Generator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class SqliteDatabase:
         most `busy_timeout_ms` milliseconds for another process."""
         with _translated():
             # Fails before the asynchronous driver: its failed connect leaves a thread that outlives the loop.
-            await asyncio.to_thread(lambda: sqlite3.connect(self._path).close())
+            await asyncio.to_thread(self._make_file)
             connection = await aiosqlite.connect(
                 self._path, timeout=self._busy_timeout_ms / 1000, isolation_level=None
             )
@@ -81,6 +82,14 @@ class SqliteDatabase:
                     await connection.execute_fetchall(statement)
             unless_opened.pop_all()
         self._open_connection = connection
+
+    def _make_file(self) -> None:
+        """For this user alone, as what SQLite puts beside it is then too. A file that is there stays as it
+        is."""
+        if self._path != MEMORY:
+            with suppress(OSError):  # of which SQLite tells
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        sqlite3.connect(self._path).close()
 
     async def close(self) -> None:
         """Close the connection; a second call does nothing."""

@@ -142,7 +142,7 @@ def open_flow_database(settings: Settings) -> FlowDatabase:
         mongo = stores.MongoDatabase(settings.mongo_url)
         return FlowDatabase(mongo, stores.MongoFlowStore(mongo), stores.MongoVersionStore(mongo))
     try:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         message = f"FLOW_ENGINE_DATA_DIR: {settings.data_dir} cannot be made or used: {error.strerror}"
         raise CallTheOperator("data_dir_unusable", message) from error

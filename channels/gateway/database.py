@@ -7,6 +7,7 @@ more at the end. A database that fails is logged, and costs no caller an answer.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -101,7 +102,8 @@ class GatewayDatabase:
 
 async def _connected(path: Path) -> aiosqlite.Connection:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite: for all
         async with AsyncExitStack() as stack:
             connection = await stack.enter_async_context(aiosqlite.connect(path, timeout=5))
             await connection.execute_fetchall("PRAGMA journal_mode = WAL")

@@ -296,6 +296,20 @@ async def test_a_file_may_be_opened_by_several_at_once(tmp_path: Path) -> None: 
         await database.close()
 
 
+async def test_a_file_is_made_for_its_user_alone_and_one_that_is_there_stays(tmp_path: Path) -> None:  # F42
+    before = os.umask(0o022)
+    try:
+        for mode in (0o600, 0o640):
+            database = SqliteDatabase(tmp_path)
+            await database.open()
+            assert await SqliteFlowStore(database).insert(f"t{mode}", _flow())
+            assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {mode}
+            await database.close()
+            (tmp_path / FILE_NAME).chmod(0o640)
+    finally:
+        os.umask(before)
+
+
 class TestAStoreThatIsAway:
     async def test_a_locked_file_is_retry_later_and_nothing_is_stored(self, tmp_path: Path) -> None:  # F44
         database = SqliteDatabase(tmp_path, busy_timeout_ms=20)

@@ -19,6 +19,7 @@ from flow_engine.errors import CallTheOperator
 from service.cli import app
 from service.logs import StandardError, StandardOutput, configure_logging
 from service.settings import Settings, read_settings, variable_of
+from service.wiring import open_flow_database
 
 PREFIX = "FLOW_ENGINE_"
 
@@ -415,3 +416,12 @@ class TestLogs:
         with capture_logs() as captured:
             structlog.get_logger("flow_engine.test").info("seen")
         assert [line["event"] for line in captured] == ["seen"]
+
+
+def test_the_data_directory_is_made_for_its_user_alone_and_one_that_is_there_stays(
+    tmp_path: Path,
+) -> None:  # F42
+    for mode in (0o700, 0o750):
+        open_flow_database(Settings(data_dir=tmp_path / "data", mongo_url=None))
+        assert (tmp_path / "data").stat().st_mode & 0o777 == mode
+        (tmp_path / "data").chmod(0o750)
