@@ -14,10 +14,13 @@ from typing import Any
 
 import aiosqlite
 import orjson
+import structlog
 
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.flow_store import FlowRecord, StoredVersion
 from flows.codec import flow_from_plain, flow_to_plain
+
+log: Any = structlog.get_logger("flow_engine.flows")
 
 FILE_NAME = "flows.sqlite3"
 MEMORY = ":memory:"
@@ -34,6 +37,10 @@ _SCHEMA = (
 
 _WAL_PAUSE_S = 0.02
 
+_REFUSING_WRITES = {
+    sqlite3.SQLITE_FULL: "its disk is full",
+    sqlite3.SQLITE_READONLY: "its file may only be read",
+}
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -43,6 +50,11 @@ def _translated() -> Generator[None, None, None]:
     try:
         yield
     except sqlite3.OperationalError as error:
+        refused = _REFUSING_WRITES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        if refused is not None:
+            log.warning("flow_store_refuses_writes", reason=refused)
+            message = f"the flow store takes no writes: {refused}"
+            raise RetryLater("flow_store_unavailable", message) from error
         raise RetryLater("flow_store_unavailable", "the flow store did not answer") from error
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import pytest
 from pymongo import AsyncMongoClient
+from structlog.testing import capture_logs
 
 import flows
 from flow_engine.errors import CallTheOperator, RetryLater
@@ -322,6 +323,22 @@ class TestAStoreThatIsAway:
         other.close()
         assert await SqliteFlowStore(database).get("t", "f1") is None
         assert await SqliteFlowStore(database).insert("t", _flow())
+        await database.close()
+
+    @pytest.mark.parametrize(
+        ("pragma", "told"),
+        [("max_page_count = 1", "its disk is full"), ("query_only = ON", "its file may only be read")],
+    )
+    async def test_a_file_that_takes_no_writes_says_why(
+        self, tmp_path: Path, pragma: str, told: str
+    ) -> None:  # F44
+        database = SqliteDatabase(tmp_path)
+        await database.open()
+        await database.rows(f"PRAGMA {pragma}", ())
+        version = StoredVersion("v1", "f1", b"x" * 100_000)
+        with capture_logs() as logs, pytest.raises(RetryLater, match=f"flow_store_unavailable: .*{told}"):
+            await SqliteVersionStore(database).insert("t", version)
+        assert [(line["event"], line["reason"]) for line in logs] == [("flow_store_refuses_writes", told)]
         await database.close()
 
     async def test_a_missing_folder_is_retry_later(self, tmp_path: Path) -> None:  # F44
