@@ -283,11 +283,11 @@ class SchemaRoutes:
 
     async def page(self, call: Call) -> Response:
         """Raises LookElsewhere `page_unknown`."""
-        pages = {each.name: each for each in (_PAGES / "docs").glob("*.md")}
-        name = call.path("page")
-        if name not in pages:
-            raise LookElsewhere("page_unknown", f"there is no page {name!r}; {nearest(name, sorted(pages))}")
-        return Response(pages[name].read_bytes(), headers=_SCHEMA_HEADERS, media_type=MARKDOWN)
+        pages = {each.stem: each for each in (_PAGES / "docs").glob("*.md")}
+        page = call.path("page")
+        if page not in pages:
+            raise LookElsewhere("page_unknown", f"there is no page {page!r}; {nearest(page, sorted(pages))}")
+        return Response(pages[page].read_bytes(), headers=_SCHEMA_HEADERS, media_type=MARKDOWN)
 
     def endpoints(self) -> list[Endpoint]:
         overview = Endpoint(
@@ -309,7 +309,7 @@ class SchemaRoutes:
         )
         page = replace(
             readme,
-            path="/docs/{page}",
+            path="/docs/{page}.md",
             handler=self.page,
             summary="A page of the documentation",
             problems=(404,),

@@ -5,6 +5,7 @@ publishes; its definitions stand among the components, as `FlowVersion.Task`. Th
 this service itself.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from http import HTTPStatus
@@ -124,9 +125,8 @@ def _operation(endpoint: Endpoint, path: str, schemas: Mapping[tuple[int, str], 
     if example is not None:
         content[JSON]["example"] = example
     parameters: list[Mapping[str, object]] = [
-        {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for part in plain_path(endpoint.path).split("/")
-        if part.startswith("{")
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in re.findall(r"\{(\w+)\}", plain_path(endpoint.path))
     ]
     parameters += [
         {
@@ -167,7 +167,7 @@ def problem_statuses(endpoint: Endpoint) -> tuple[int, ...]:
     """Every status of a problem that this endpoint may answer with. In ascending order; a bug's 500 and every
     refusal's are among them."""
     if not endpoint.scopes:
-        return (503,) if endpoint.path == "/health/ready" else ()
+        return endpoint.problems
     statuses = {401, 403, 422, 500, 503, *endpoint.problems}
     if endpoint.method != "GET":
         statuses |= {400, 413}

@@ -75,6 +75,7 @@ class OperatorRoutes:
                 audience="operators",
                 scopes=(),
                 reply=Readiness,
+                problems=(503,),
             ),
             Endpoint(
                 method="GET",

@@ -59,7 +59,7 @@ today - vars.birth >= days(6574) and not (vars["loan id"].state == 'closed')
 | `tenant.x`, `contact.x` | what came with the contact |
 | `channel`, `language` | of the contact, of the conversation |
 | `now`, `today` | the moment; the date in the tenant's time zone, UTC without one |
-| `entries('<task _id>')` | how often the task was entered |
+| `entries('<task _id>')` | how often the task was entered, in a version before a migration too |
 | `refusals('<task _id>')` | how often a change to it was refused |
 | `days(n)`, `hours(n)`, `minutes(n)` | durations, to be added to dates and moments or taken from them |
 | `date + days(1)`, `date - date` | a date; a duration. A minus has a space before it |

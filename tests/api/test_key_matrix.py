@@ -133,7 +133,7 @@ UNKNOWN = {
     "letter_id": "lost",
     "seq": "1",
     "try_id": "attempt",
-    "page": "chat.md",  # the same for everybody
+    "page": "simulated-users",  # the same for everybody
 }
 
 

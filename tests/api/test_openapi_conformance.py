@@ -33,6 +33,7 @@ conversation_id = "conv-1"
 flow_id = "claim"
 version_id = "claim-v1"
 tag = "prod"
+page = "chat"
 """
 
 

@@ -95,12 +95,12 @@ async def test_every_page_that_the_overview_or_a_page_leads_to_is_served() -> No
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", ["voic.md", "..%2Fpyproject.toml", "decisions", "images", "%00.md"])
+@pytest.mark.parametrize("name", ["voic.md", "..%2Freadme.md", "decisions", "images", "%00.md"])
 async def test_a_page_that_is_none_is_not_there(name: str) -> None:  # console: llms.txt
     async with open_scene() as scene:
         reply = await scene.http.get(f"/docs/{name}")
         assert reply.status_code == 404
-        assert name != "voic.md" or "'voice.md'" in reply.json()["detail"]
+        assert name != "voic.md" or "'voice'" in reply.json()["detail"]
 
 
 def test_an_installation_has_the_pages_beside_the_service() -> None:  # console: llms.txt
