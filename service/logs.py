@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from typing import Final
 
 import orjson
 import structlog
@@ -34,13 +35,34 @@ class StandardError(StandardOutput):
     debug = info = warning = error = critical = exception = log = msg
 
 
+class _LibraryLines(logging.Handler):
+    """Has what libraries log by the standard library, such as a server that cannot read a request, written as
+    every other line. Of a message it keeps the first line: asyncio puts values behind it, which may be a
+    caller's."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            structlog.get_logger().log(
+                min(record.levelno // 10 * 10, logging.CRITICAL),
+                record.getMessage().partition("\n")[0],
+                logger=record.name,
+                **({"exc_info": record.exc_info} if record.exc_info else {}),
+            )
+        except (TypeError, ValueError, OSError):  # a message that does not fit its arguments, a closed stream
+            self.handleError(record)
+
+
+LIBRARY_LINES: Final = _LibraryLines(logging.WARNING)
+
+
 def configure_logging(
     level: str, tracing: Tracing | None = None, *, to: type[StandardOutput] = StandardOutput
 ) -> None:
     """Messages are static texts; everything that varies is a field, and no field holds personal data.
 
     With traces on, a line that is logged within a span carries its `trace_id` and `span_id`. Raises KeyError
-    for an unknown level. Each line is one JSON object, times in UTC.
+    for an unknown level. Each line is one JSON object, times in UTC; so are warnings of libraries, which name
+    their `logger`.
     """
     structlog.configure(
         processors=[
@@ -59,6 +81,7 @@ def configure_logging(
         logger_factory=to,
         cache_logger_on_first_use=True,
     )
+    logging.getLogger().addHandler(LIBRARY_LINES)  # one that is there is not added again
 
 
 class _SpanIds:

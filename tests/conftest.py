@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from service.logs import LIBRARY_LINES
 from tests.redis_fixture import redis_cluster, redis_server, start_redis
 
 __all__ = ["redis_cluster", "redis_server", "start_redis"]
@@ -64,6 +66,7 @@ def loggers_forget_what_a_program_configured() -> Iterator[None]:
     """A program that runs inside a test sets level and processors for its process, and each logger keeps what
     it had at its first line: the next test would log by that, past its own `capture_logs`."""
     yield
+    logging.getLogger().removeHandler(LIBRARY_LINES)
     if structlog.is_configured():
         structlog.reset_defaults()
         for module in tuple(sys.modules.values()):

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
 import pytest
 import uvicorn
 
 from adapters.http_door import Door, DoorLimits, listen
+from service.logs import configure_logging
 
 pytestmark = pytest.mark.anyio
 
@@ -179,3 +181,17 @@ async def test_an_idle_connection_after_a_reply_is_not_told_of_a_deadline() -> N
         writer.write(HEAD + b"content-length: 0\r\n\r\n")
         assert await reader.readuntil(b"0\r\n\r\n") == first
         writer.close()
+
+
+@pytest.mark.parametrize("request_", [b"garbage\r\n\r\n", HEAD + b"X-F : 1\r\nContent-Length: 0\r\n\r\n"])
+async def test_a_request_that_cannot_be_read_is_one_line_of_the_log(  # F46
+    request_: bytes, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    configure_logging("info")
+    async with behind_a_door(echo, LIMITS) as port:
+        assert (await sent(port, request_))[0].startswith(b"HTTP/1.1 400")
+    written = capfdbinary.readouterr()
+    (line,) = map(orjson.loads, written.out.splitlines())
+    assert line.pop("timestamp").endswith("Z")
+    told = {"event": "Invalid HTTP request received.", "level": "warning", "logger": "uvicorn.error"}
+    assert (line, written.err) == (told, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -407,6 +408,28 @@ class TestLogs:
         assert line["exception"][0]["exc_type"] == "KeyError"
         assert all("locals" not in frame for frame in line["exception"][0]["frames"])
         assert secret not in str([frame.get("name") for frame in line["exception"][0]["frames"]])
+
+    @pytest.mark.parametrize(("level", "told"), [("info", ["warning", "error"]), ("error", ["error"])])
+    def test_what_libraries_log_is_a_line_too_once_and_without_values(
+        self, capfdbinary: pytest.CaptureFixture[bytes], level: str, told: list[str]
+    ) -> None:  # F46
+        configure_logging(level)
+        configure_logging(level)
+        library = logging.getLogger("uvicorn.error")
+        library.info("Waiting for %s", "requests")
+        library.warning("Invalid HTTP request received.")
+        try:
+            {}["absent"]
+        except KeyError:
+            logging.getLogger("asyncio").exception("Task exception was never retrieved\nfuture: %r", "Mario")
+        written = capfdbinary.readouterr()
+        found = self.lines(written.out.decode())
+        assert [line["level"] for line in found] == told
+        assert found[-1]["exception"][0]["exc_type"] == "KeyError"
+        assert (found[-1]["event"], found[-1]["logger"]) == ("Task exception was never retrieved", "asyncio")
+        assert all(line["timestamp"].endswith("Z") for line in found)
+        assert b"Mario" not in written.out
+        assert written.err == b""
 
     def test_an_unknown_level_is_an_error(self) -> None:
         with pytest.raises(KeyError):
