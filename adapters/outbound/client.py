@@ -36,7 +36,7 @@ _BROKEN_OFF = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.Pro
 _REPEATABLE = frozenset({"GET", "HEAD"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Where the request goes, how it is framed and how the answer is encoded are the client's to say.
-_RESERVED_HEADERS = frozenset(
+RESERVED_HEADERS = frozenset(
     {
         "accept-encoding",
         "connection",
@@ -95,7 +95,7 @@ class GuardedClient:
         """
         if method not in METHODS:
             raise OutboundRefused(f"method {method!r}; accepted are {', '.join(sorted(METHODS))}")
-        reserved = sorted(name for name in headers or {} if name.strip().lower() in _RESERVED_HEADERS)
+        reserved = sorted(name for name in headers or {} if name.strip().lower() in RESERVED_HEADERS)
         if reserved:
             raise OutboundRefused(f"headers that only the client sets: {', '.join(map(repr, reserved))}")
         target = first = parse_target(url)

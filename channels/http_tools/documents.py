@@ -15,9 +15,11 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
+from adapters.outbound.client import RESERVED_HEADERS
 from channels.http_tools import expressions, json_paths, scope
 from channels.http_tools.templates import JsonTemplate, Mistakes, Template, UrlTemplate
 from flow_engine.conditions.lexing import Mistake
+from flow_engine.documents.findings import read_beside
 from flow_engine.errors import Finding, pointer
 from flow_engine.values import JsonValue, listed
 
@@ -27,6 +29,7 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 MOST_TIMEOUT_S: Final = 120.0
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_TEXT = re.compile(r"[\t -~]*")
 
 _BASE_URL_USED = re.compile(r"\{\{\s*base_url\b")
 _ENV = re.compile(r"\$\{env:([^{}]*)\}")
@@ -94,9 +97,30 @@ def _header(value: object, info: pydantic.ValidationInfo) -> Template:
     """A template in which `${env:NAME}` stands for a variable of the environment, read once. What a caller
     or a reply puts into the header is no reference."""
     template = cast("Template", _read(Template.parse, value))
-    return Template(
-        tuple(_ENV.sub(_from_environment, part) if isinstance(part, str) else part for part in template.parts)
+    parts = tuple(
+        _ENV.sub(_from_environment, part) if isinstance(part, str) else part for part in template.parts
     )
+    fixed = "".join(part if isinstance(part, str) else "0" for part in parts)
+    if not _HEADER_TEXT.fullmatch(fixed) or fixed != fixed.strip():
+        raise PydanticCustomError(
+            "header_text", "accepted is one line of ASCII characters, with no space at its ends"
+        )
+    return Template(parts)
+
+
+def _header_faults(headers: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    if wrong := [name for name in headers if not _HEADER_NAME.fullmatch(name)]:
+        yield PydanticCustomError(
+            "header_name",
+            "no names of headers: {wrong}; accepted is a name such as X-Api-Key",
+            {"wrong": listed(wrong)},
+        )
+    if reserved := [name for name in headers if name.lower() in RESERVED_HEADERS]:
+        yield PydanticCustomError(
+            "header_reserved",
+            "only the HTTP client sets {reserved}; accepted are other names, such as X-Api-Key",
+            {"reserved": listed(reserved)},
+        )
 
 
 def _from_environment(found: re.Match[str]) -> str:
@@ -164,17 +188,12 @@ class RequestFields(Document):
         default=DEFAULT_TIMEOUT_S, gt=0, le=MOST_TIMEOUT_S, allow_inf_nan=False, strict=True
     )
 
-    @pydantic.field_validator("headers")
+    @pydantic.field_validator("headers", mode="wrap")
     @classmethod
-    def _headers_have_names(cls, headers: dict[str, Template]) -> dict[str, Template]:
-        wrong = [name for name in headers if not _HEADER_NAME.fullmatch(name)]
-        if wrong:
-            raise PydanticCustomError(
-                "header_name",
-                "no names of headers: {wrong}; accepted is a name such as X-Api-Key",
-                {"wrong": listed(wrong)},
-            )
-        return headers
+    def _headers_have_names(
+        cls, given: object, read: pydantic.ValidatorFunctionWrapHandler
+    ) -> dict[str, Template]:
+        return read_beside(given, read, _header_faults)
 
     @pydantic.model_validator(mode="after")
     def _get_has_no_body(self) -> Self:

@@ -34,12 +34,15 @@ _PHONE_LIKE = re.compile(r"\+?[0-9](?:[\s().\-/]*[0-9]){6,}")
 
 
 class CallFailed(Exception):
-    """A request without a usable reply. `reason` may be shown to anybody; `status` and `reply`, JSON, are
-    those of a reply that is an error, None without one."""
+    """A request without a usable reply. `reason` may be shown to anybody, `detail`, which may name a host, to
+    the operator; `status` and `reply`, JSON, are those of a reply that is an error, None without one."""
 
-    def __init__(self, reason: str, status: int | None = None, reply: JsonValue = None) -> None:
+    def __init__(
+        self, reason: str, status: int | None = None, reply: JsonValue = None, *, detail: str | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.detail = detail or reason
         self.status = status
         self.reply = reply
 
@@ -101,7 +104,7 @@ class HttpCaller:
                 **self.log_fields,
             }
             if isinstance(outcome, CallFailed):
-                _log.warning("http_call", reason=outcome.reason, **fields)
+                _log.warning("http_call", reason=outcome.detail, **fields)
             else:
                 _log.info("http_call", **fields)
         if isinstance(outcome, CallFailed):
@@ -120,8 +123,8 @@ class HttpCaller:
                 headers=prepared.headers,
                 content=prepared.content,
             )
-        except OutboundRefused:
-            return None, CallFailed("the address is not allowed")
+        except OutboundRefused as refused:
+            return None, CallFailed("the address is not allowed", detail=str(refused))
         except OutboundFailed as error:
             late = isinstance(error.__cause__, TimeoutError)
             reason = (

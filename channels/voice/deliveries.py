@@ -164,8 +164,8 @@ class Deliveries:
         self.done(delivery)
 
     async def _try(self, delivery: Delivery) -> bool:
-        """Whether it was answered."""
-        began, status, reason = time.perf_counter(), None, None
+        """Whether it was answered, or the policy forbids it."""
+        began, status, reason, refused = time.perf_counter(), None, None, False
         try:
             reply = await self._outbound.request(
                 delivery.method,
@@ -175,8 +175,8 @@ class Deliveries:
                 content=delivery.content,
             )
             status = reply.status
-        except OutboundRefused:
-            reason = "the address is not allowed"
+        except OutboundRefused as error:
+            reason, refused = str(error), True
         except OutboundFailed:
             reason = "the service gave no usable reply"
         answered = status is not None and is_answer(status)
@@ -190,7 +190,7 @@ class Deliveries:
             duration_ms=round((time.perf_counter() - began) * 1000),
             **delivery.log_fields,
         )
-        return answered or reason == "the address is not allowed"
+        return answered or refused
 
     def new(
         self,

@@ -83,6 +83,14 @@ MISTAKES: list[tuple[object, tuple[int | str, ...], str]] = [
     ),
     ({"type": "http", "url": URL, "headers": {"a b": "c"}}, ("headers",), "X-Api-Key"),
     ({"type": "http", "url": URL, "headers": {"a\n": "c"}}, ("headers",), "X-Api-Key"),
+    *(
+        ({"type": "http", "url": URL, "headers": {name: "c"}}, ("headers",), f"sets {name!r}; accepted are")
+        for name in ("Host", "content-length", "TE")  # the call would be refused, and its `on_end` lost
+    ),
+    *(
+        ({"type": "http", "url": URL, "headers": {"X-A": text}}, ("headers", "X-A"), "one line of ASCII")
+        for text in ("a\nb", "a{{ctx.b}}\x00", "\u00e9", " a", "{{ctx.b}}\t")
+    ),
     ({"type": "http", "url": URL, "body": {}}, (), "`params`"),
     ({"type": "http", "url": URL, "body_builder": "x"}, (), "`params`"),
     ({"type": "http", "method": "POST", "url": URL, "body": {}, "body_builder": "x"}, (), "not both"),
@@ -117,6 +125,13 @@ def test_a_mistake_says_what_is_accepted(
     found = problems(document)
     assert list(found) == [place]
     assert accepted in found[place]
+
+
+def test_mistakes_in_names_and_texts_of_headers_are_told_together() -> None:  # V1
+    found = problems({"type": "http", "url": URL, "headers": {"a b": "c", "X-A": "{{", "X-B": "a\nb"}})
+    assert found.keys() == {("headers",), ("headers", "X-A"), ("headers", "X-B")}
+    found = problems({"type": "http", "url": URL, "headers": {"a b": "c", "Host": "{{"}})
+    assert found.keys() == {("headers",), ("headers", "Host")}
 
 
 def test_what_was_written_is_not_told() -> None:

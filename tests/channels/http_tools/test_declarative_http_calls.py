@@ -145,6 +145,12 @@ class TestAReply:
         failure = await failure_of(error)
         assert (failure.reason, failure.status) == (reason, None)
 
+    async def test_that_the_policy_forbids_is_explained_in_the_log(self) -> None:  # V14
+        told = "'10.0.0.1' port 80 leads to a private address"
+        with capture_logs() as logged:
+            await failure_of(OutboundRefused(told))
+        assert [line["reason"] for line in logged if line["event"] == "http_call"] == [told]
+
     @given(st.integers(0, 6), st.integers(0, 6))
     def test_depth_is_counted_in_lists_and_objects(self, depth: int, levels: int) -> None:
         value: JsonValue = 1
@@ -304,6 +310,16 @@ class TestASecretOfAHeader:
         scope = Scope(args={"said": "${env:CRM_TOKEN}"}, root=SCOPE.root)
         await HttpCaller(outbound, FIELDS).send(made, scope)
         assert outbound.calls[0].headers["X"] == "${env:CRM_TOKEN}!"
+
+    async def test_that_no_header_can_hold_is_told_at_the_load(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:  # V14
+        monkeypatch.setenv("CRM_TOKEN", "s3cr\u00e9t")
+        with pytest.raises(ValidationError) as caught:
+            request(headers={"Authorization": "Bearer ${env:CRM_TOKEN}"})
+        (error,) = caught.value.errors()
+        assert (error["loc"], "one line of ASCII" in error["msg"]) == (("headers", "Authorization"), True)
+        assert "s3cr" not in str(caught.value)
 
     @pytest.mark.parametrize("value", [None, "", " ", "two\nlines"])
     async def test_that_is_not_there_is_told_at_the_load(

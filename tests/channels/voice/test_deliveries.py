@@ -91,6 +91,20 @@ def test_an_answer_is_an_answer_even_if_it_is_a_refusal(answer: int | Exception)
     run_in_virtual_time(run())
 
 
+def test_what_the_policy_comes_to_forbid_is_not_sent_again_and_the_log_says_why() -> None:  # 21, voice-2
+    async def run() -> None:
+        business = Business(503, OutboundRefused("'b.example' leads to a private address"))
+        deliveries = deliveries_of(business)
+        await send(deliveries, business)
+        await asyncio.sleep(600)
+        assert len(business.keys) == 2
+        assert deliveries.waiting == 0
+
+    with capture_logs() as logged:
+        run_in_virtual_time(run())
+    assert [line["reason"] for line in logged] == ["'b.example' leads to a private address"]
+
+
 def test_every_request_has_a_key_of_its_own() -> None:  # 21, voice-2
     async def run() -> None:
         business = Business(200)
