@@ -14,7 +14,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -307,12 +307,23 @@ async def voice_agent(
         await steering.aclose()
 
 
+def _settings_or_all_errors(config: Path, base_url: str | None) -> VoiceSettings:
+    """Where they are wrong, what is wrong with the config is printed too, but for its audio formats: which of
+    them can be played depends on a setting. Raises CallTheOperator `settings_invalid`."""
+    try:
+        return read_settings(VoiceSettings, variable_of)
+    except CallTheOperator:
+        with suppress(typer.Exit):
+            config_or_exit(config, base_url=base_url)
+        raise
+
+
 def serve_until_stopped(
     config: Path, host: str, port: int, *, base_url: str | None = None, recordings: Path | None = None
 ) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start, typer.Exit(2)
     for a config with errors. Port 0 is any free port. Prints its URL on standard error."""
-    settings = read_settings(VoiceSettings, variable_of)
+    settings = _settings_or_all_errors(config, base_url)
     audio_formats = settings.carrier.codec.audio_formats
     loaded = config_or_exit(config, base_url=base_url, audio_formats=audio_formats)
     if not settings.has_model_key:

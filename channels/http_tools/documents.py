@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
 import pydantic
 from jsonschema import Draft202012Validator
@@ -175,6 +175,11 @@ def version_choice(fields: Mapping[str, object]) -> Iterator[PydanticCustomError
         yield PydanticCustomError("version_choice", "accepted is either `version`, or `flow_id` and `tag`")
 
 
+def _body_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    if fields.get("method", "GET") == "GET" and fields.get("body") is not None:
+        yield PydanticCustomError("get_with_body", "accepted with GET are `params`, not `body`")
+
+
 class RequestFields(Document):
     """What every request may say beside its address. `params` are an object; `timeout_s` covers all of the
     exchange, in seconds."""
@@ -195,11 +200,10 @@ class RequestFields(Document):
     ) -> dict[str, Template]:
         return read_beside(given, read, _header_faults)
 
-    @pydantic.model_validator(mode="after")
-    def _get_has_no_body(self) -> Self:
-        if self.method == "GET" and self.body is not None:
-            raise PydanticCustomError("get_with_body", "accepted with GET are `params`, not `body`")
-        return self
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _get_has_no_body(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        return read_beside(given, read, _body_faults)
 
 
 class HttpRequest(RequestFields):
@@ -214,6 +218,15 @@ class LifecycleCall(HttpRequest):
 
     condition: ConditionText | None = None
     store_in_ctx: dict[str, PathText] = {}
+
+
+def _step_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    if fields.get("url") is not None:
+        return
+    if fields.get("extract") or fields.keys() & _ONLY_WITH_URL:
+        yield PydanticCustomError("fetch_without_url", "a step that fetches or extracts needs a `url`")
+    elif fields.get("condition") is None and fields.get("fail_if") is None:
+        yield PydanticCustomError("empty_step", "accepted is a step with `url` or with `condition`")
 
 
 class PreStep(RequestFields):
@@ -241,13 +254,10 @@ class PreStep(RequestFields):
             )
         return extract
 
-    @pydantic.model_validator(mode="after")
-    def _does_something(self) -> Self:
-        if self.url is None and (self.extract or self.model_fields_set & _ONLY_WITH_URL):
-            raise PydanticCustomError("fetch_without_url", "a step that fetches or extracts needs a `url`")
-        if self.url is None and self.condition is None and self.fail_if is None:
-            raise PydanticCustomError("empty_step", "accepted is a step with `url` or with `condition`")
-        return self
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _does_something(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        return read_beside(given, read, _step_faults)
 
     @property
     def request(self) -> HttpRequest | None:
@@ -264,6 +274,15 @@ class ToolReturn(Document):
     answer: Answer = pydantic.Field(alias="return")
 
 
+def _builder_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    if fields.get("body_builder") is None:
+        return
+    if fields.get("body") is not None:
+        yield PydanticCustomError("two_bodies", "accepted is `body` or `body_builder`, not both")
+    elif fields.get("method", "GET") == "GET":
+        yield PydanticCustomError("get_with_body", "accepted with GET are `params`, not `body_builder`")
+
+
 class HttpTool(HttpRequest):
     """A tool that is one request, with steps before it."""
 
@@ -275,13 +294,18 @@ class HttpTool(HttpRequest):
     on_success: ToolReturn | None = None
     on_error: ToolReturn | None = None
 
-    @pydantic.model_validator(mode="after")
-    def _one_body(self) -> Self:
-        if self.body_builder is not None and self.body is not None:
-            raise PydanticCustomError("two_bodies", "accepted is `body` or `body_builder`, not both")
-        if self.body_builder is not None and self.method == "GET":
-            raise PydanticCustomError("get_with_body", "accepted with GET are `params`, not `body_builder`")
-        return self
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _one_body(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        return read_beside(given, read, _builder_faults)
+
+
+def _target_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    action, has_target = fields.get("action"), fields.get("target") is not None
+    if (action == "transfer" and not has_target) or (action == "hangup" and has_target):
+        yield PydanticCustomError(
+            "transfer_target", "accepted is `target` with the action `transfer`, and only with it"
+        )
 
 
 class BuiltinTool(Document):
@@ -294,13 +318,10 @@ class BuiltinTool(Document):
     target: TemplateText | None = None
     on_success_flags: tuple[str, ...] = ()
 
-    @pydantic.model_validator(mode="after")
-    def _target_belongs_to_transfer(self) -> Self:
-        if (self.action == "transfer") != (self.target is not None):
-            raise PydanticCustomError(
-                "transfer_target", "accepted is `target` with the action `transfer`, and only with it"
-            )
-        return self
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _target_belongs_to_transfer(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        return read_beside(given, read, _target_faults)
 
 
 def _tool(value: object, info: pydantic.ValidationInfo) -> HttpTool | BuiltinTool:
@@ -318,16 +339,22 @@ def _tool(value: object, info: pydantic.ValidationInfo) -> HttpTool | BuiltinToo
 ToolConfig: TypeAlias = Annotated[HttpTool | BuiltinTool, Compiled(_tool)]
 
 
-def check_builders(tools: Mapping[str, HttpTool | BuiltinTool], known: Collection[str]) -> list[Finding]:
-    """A finding for every tool whose body builder is unknown; JSON Pointers into the whole config."""
+def check_builders(raw: JsonValue, known: Collection[str]) -> list[Finding]:
+    """A finding, with a JSON Pointer, for every tool of a config whose body builder is unknown."""
+    tools = raw.get("tools") if isinstance(raw, dict) else None
+    named = {
+        name: tool.get("body_builder")
+        for name, tool in (tools if isinstance(tools, dict) else {}).items()
+        if isinstance(tool, dict) and tool.get("type") == "http"
+    }
     return [
         Finding(
             pointer("tools", name, "body_builder"),
             "body_builder_unknown",
-            f"{tool.body_builder!r} is no body builder; accepted are {listed(sorted(known))}",
+            f"{builder!r} is no body builder; accepted are {listed(sorted(known))}",
         )
-        for name, tool in tools.items()
-        if isinstance(tool, HttpTool) and tool.body_builder is not None and tool.body_builder not in known
+        for name, builder in named.items()
+        if isinstance(builder, str) and builder not in known
     ]
 
 

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from pydantic import ValidationError
 
 from channels.http_tools.documents import base_url_findings, check_builders
-from channels.voice.config.models import VoiceConfig
+from channels.voice.call.ports import AudioFormat
+from channels.voice.config.models import OpenAi, VoiceConfig
 from channels.voice.config.review import review
 from flow_engine.documents.findings import findings_of, listed
 from flow_engine.errors import Finding, pointer
@@ -60,22 +61,29 @@ def load_config(
         raise ConfigRefused(unreadable.problems) from unreadable
     if base_url is not None:
         raw = {**raw, "base_url": base_url}
+    problems: list[Finding] = []
+    config: VoiceConfig | None = None
     try:
         config = VoiceConfig.model_validate(raw)
     except ValidationError as error:
-        found = findings_of(error, VoiceConfig, raw, most=MOST_PROBLEMS)
-        raise ConfigRefused([*found, *base_url_findings(raw)]) from error
-    problems = [*check_builders(config.tools, builders), *base_url_findings(raw)]
+        problems += findings_of(error, VoiceConfig, raw, most=MOST_PROBLEMS)
+    problems += [*check_builders(raw, builders), *base_url_findings(raw)]
     if audio_formats is not None:
-        for name in ("input_audio_format", "output_audio_format"):  # what a line cannot carry is noise on it
-            audio_format: str = getattr(config.openai, name)
-            if audio_format not in audio_formats:
-                message = f"{audio_format!r} cannot be played on the carrier's line"
-                message += f"; accepted: {listed(audio_formats)}"
-                problems.append(Finding(pointer("openai", name), "audio_format_not_carried", message))
-    if problems:
+        problems += _audio_findings(raw.get("openai", {}), audio_formats)
+    if problems or config is None:
         raise ConfigRefused(problems)
     return Loaded(config, tuple(review(config, raw)), sha256(content).hexdigest())
+
+
+def _audio_findings(openai: JsonValue, carried: Collection[str]) -> Iterator[Finding]:
+    """What a line cannot carry is noise on it. What is no format at all is told by its type."""
+    if not isinstance(openai, dict):
+        return
+    for name in ("input_audio_format", "output_audio_format"):
+        audio_format = openai.get(name, OpenAi.model_fields[name].default)
+        if audio_format in get_args(AudioFormat) and audio_format not in carried:
+            message = f"{audio_format!r} cannot be played on the carrier's line; accepted: {listed(carried)}"
+            yield Finding(pointer("openai", name), "audio_format_not_carried", message)
 
 
 def _content(path: Path) -> bytes:

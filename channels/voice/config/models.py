@@ -5,7 +5,7 @@ or a path there is read here already.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, LiteralString, Self, TypeAlias, cast
 
@@ -233,6 +233,13 @@ def _session(value: object, info: ValidationInfo) -> ConfigUrlSession | InlineSe
 Session: TypeAlias = Annotated[ConfigUrlSession | InlineSession | FlowSession, documents.Compiled(_session)]
 
 
+def _message_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    if (fields.get("on_block") == "message") != (fields.get("message") is not None):
+        yield PydanticCustomError(
+            "block_message", "accepted is `message` where `on_block` is 'message', and only there"
+        )
+
+
 class PreCallCheck(documents.HttpRequest):
     """A question to the business whether the call is taken: refused, where `block_if` holds for the reply."""
 
@@ -241,13 +248,10 @@ class PreCallCheck(documents.HttpRequest):
     on_block: Literal["hangup", "message"] = "hangup"
     message: documents.TemplateText | None = None
 
-    @model_validator(mode="after")
-    def _message_is_spoken(self) -> Self:
-        if (self.on_block == "message") != (self.message is not None):
-            raise PydanticCustomError(
-                "block_message", "accepted is `message` where `on_block` is 'message', and only there"
-            )
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _message_is_spoken(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        return read_beside(given, read, _message_faults)
 
 
 def _field_path(value: object, info: ValidationInfo) -> Path | None:
@@ -268,6 +272,11 @@ def _field_path(value: object, info: ValidationInfo) -> Path | None:
 FieldPath: TypeAlias = Annotated[Path | None, documents.Compiled(_field_path)]
 
 
+def _greeting_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    if fields.get("condition_field") is not None and fields.get("known_customer") is None:
+        yield PydanticCustomError("greeting", "`condition_field` needs a `known_customer`")
+
+
 class Greeting(documents.Document):
     """What makes the model speak first: `known_customer` where `condition_field` has a value."""
 
@@ -275,11 +284,10 @@ class Greeting(documents.Document):
     known_customer: documents.TemplateText | None = None
     condition_field: FieldPath = None
 
-    @model_validator(mode="after")
-    def _known_has_words(self) -> Self:
-        if self.condition_field is not None and self.known_customer is None:
-            raise PydanticCustomError("greeting", "`condition_field` needs a `known_customer`")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _known_has_words(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        return read_beside(given, read, _greeting_faults)
 
 
 class OutcomeRule(documents.Document):

@@ -1,5 +1,6 @@
 """Every setting of the voice agent, read from the environment."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -7,13 +8,26 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from adapters.models.tools import Approval, read_rules
-from adapters.outbound.policy import host_and_port
+from adapters.outbound.policy import AllowList, host_and_port
 from adapters.redis_address import checked_redis_url
 from channels.voice.carriers.carrier import Carrier
+from channels.voice.carriers.sip.webhook import WebhookVerifier
 from channels.voice.carriers.table import CARRIERS, CarrierName, CarrierRow, CarrierSettings
 from channels.voice.server.public_address import PublicAddress, base_url, parse_proxies
 from channels.voice.wires.realtime_urls import DEFAULT_URL
+from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.ports.outbound import OutboundSender
+
+
+def _as_told(read: Callable[[str], object], text: str) -> str:
+    """The text, which `read` can take; its refusal is an error of the setting."""
+    try:
+        read(text)
+    except CorrectTheInput as wrong:
+        raise ValueError("; ".join(each.message for each in wrong.findings)) from wrong
+    except CallTheOperator as wrong:
+        raise ValueError(wrong.detail) from wrong
+    return text
 
 
 class VoiceSettings(CarrierSettings):
@@ -83,6 +97,23 @@ class VoiceSettings(CarrierSettings):
     def _are_rules(cls, text: str) -> str:
         read_rules(text)
         return text
+
+    @field_validator("outbound_allow")
+    @classmethod
+    def _is_an_allow_list(cls, text: str) -> str:
+        return _as_told(AllowList.parse, text)
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, text: str) -> str:
+        return _as_told(parse_proxies, text)
+
+    @field_validator("openai_webhook_secret")
+    @classmethod
+    def _is_a_signing_key(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None:
+            _as_told(WebhookVerifier.checked, secret.get_secret_value())
+        return secret
 
     @field_validator("voice_redis_url")
     @classmethod

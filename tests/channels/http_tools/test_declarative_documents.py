@@ -13,6 +13,7 @@ from channels.http_tools.documents import (
     ToolConfig,
     check_builders,
 )
+from flow_engine.values import JsonValue
 
 TOOLS: TypeAdapter[dict[str, ToolConfig]] = TypeAdapter(dict[str, ToolConfig])
 URL = "{{base_url}}/api/orders"
@@ -134,6 +135,32 @@ def test_mistakes_in_names_and_texts_of_headers_are_told_together() -> None:  # 
     assert found.keys() == {("headers",), ("headers", "Host")}
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"type": "http", "body": {}},
+        {"type": "http", "body_builder": "x"},
+        {"type": "http", "method": "POST", "body": {}, "body_builder": "x"},
+        {"type": "builtin", "action": "transfer"},
+        {"type": "builtin", "action": "hangup", "target": "+331"},
+    ],
+)
+def test_a_mistake_between_fields_is_told_beside_those_of_fields(wrong: dict[str, object]) -> None:  # V1
+    assert problems(wrong | {"url": 5, "retries": 3}).keys() >= {(), ("url",), ("retries",)}
+
+
+def test_a_mistake_between_fields_of_a_step_is_told_beside_those_of_fields() -> None:  # V1
+    steps = [{"extract": {"a": "$.["}}, {"description": 5}, {"url": URL, "body": {}, "timeout_s": 0}]
+    assert problems({"type": "http", "url": URL, "pre_steps": steps}).keys() == {
+        ("pre_steps", 0),
+        ("pre_steps", 0, "extract", "a"),
+        ("pre_steps", 1),
+        ("pre_steps", 1, "description"),
+        ("pre_steps", 2),
+        ("pre_steps", 2, "timeout_s"),
+    }
+
+
 def test_what_was_written_is_not_told() -> None:
     """Configs hold credentials, and their mistakes go to logs."""
     with pytest.raises(ValidationError) as caught:
@@ -171,14 +198,12 @@ def test_a_step_without_an_address_fetches_nothing() -> None:  # V7
 
 
 def test_a_body_builder_has_to_be_known() -> None:  # V10
-    tools = TOOLS.validate_python(
-        {
-            "a/b": {"type": "http", "method": "POST", "url": URL, "body_builder": "confirm_ordre"},
-            "c": {"type": "http", "method": "POST", "url": URL, "body_builder": "confirm_order"},
-            "d": {"type": "builtin", "action": "hangup"},
-        }
-    )
-    (finding,) = check_builders(tools, {"confirm_order", "confirm_reservation"})
+    tools: JsonValue = {
+        "a/b": {"type": "http", "method": "POST", "url": URL, "body_builder": "confirm_ordre"},
+        "c": {"type": "http", "method": "POST", "url": URL, "body_builder": "confirm_order"},
+        "d": {"type": "builtin", "action": "hangup"},
+    }
+    (finding,) = check_builders({"tools": tools}, {"confirm_order", "confirm_reservation"})
     assert finding.pointer == "/tools/a~1b/body_builder"
     assert finding.message == (
         "'confirm_ordre' is no body builder; accepted are 'confirm_order', 'confirm_reservation'"

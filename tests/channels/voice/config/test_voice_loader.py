@@ -27,10 +27,10 @@ def load(config: object, **options: Any) -> Loaded:
     return load_config(json.dumps(config).encode(), builders=BUILDERS, **options)
 
 
-def refusal(config: object) -> dict[str, str]:
+def refusal(config: object, **options: Any) -> dict[str, str]:
     """Messages by pointer."""
     with pytest.raises(ConfigRefused) as refused:
-        load(config)
+        load(config, **options)
     return {problem.pointer: problem.message for problem in refused.value.problems}
 
 
@@ -162,6 +162,7 @@ class TestRefusals:
             "/openai/output_audio_format": "'g711_ulaw', 'g711_alaw' or 'pcm16', not 'mp3'",
             "/session/parms": "nearest are 'params'",
             "/session/response_mapping/tools": "$",
+            "/pre_call_checks/0": "accepted is `message`",
             "/pre_call_checks/0/block_if": "`==` compares",
             "/greeting/condition_field": "accepted is a path",
             "/lifecycle/on_end/body/id": "character",
@@ -183,6 +184,25 @@ class TestRefusals:
         config["tools"]["confirm_order"]["body_builder"] = "order"
         message = refusal(config)["/tools/confirm_order/body_builder"]
         assert "'confirm_order', 'confirm_reservation'" in message
+
+    def test_what_depends_on_the_installation_is_told_beside_all_else(self) -> None:  # V1
+        config = example("restaurant")
+        config["tools"]["confirm_order"] |= {"body_builder": "order", "timeout_s": 0}
+        config["openai"] |= {"input_audio_format": "pcm16", "output_audio_format": "mp3"}
+        config["pre_call_checks"][0] |= {"on_block": "message", "url": 5}
+        config["greeting"] = {"condition_field": "session.name"}
+        config["max_duration_s"] = -1
+        assert refusal(config, audio_formats={"g711_ulaw"}).keys() == {
+            "/openai/input_audio_format",
+            "/openai/output_audio_format",
+            "/pre_call_checks/0",
+            "/pre_call_checks/0/url",
+            "/greeting",
+            "/greeting/unknown_customer",
+            "/tools/confirm_order/body_builder",
+            "/tools/confirm_order/timeout_s",
+            "/max_duration_s",
+        }
 
     def test_templates_that_use_the_base_address_need_one(self) -> None:
         config = example("switchboard")

@@ -68,6 +68,9 @@ class TestSettings:
             ("voice_tool_rules", "ask:look_up"),
             ("voice_tool_rules", "forbid"),
             ("voice_tenant", ""),
+            ("outbound_allow", "10.0.0.1/8"),
+            ("trusted_proxies", "10.0.0.1/8"),
+            ("OPENAI_WEBHOOK_SECRET", "whsec_"),
         ],
     )
     def test_that_cannot_be_right_are_refused(self, name: str, value: object) -> None:  # V12
@@ -78,10 +81,17 @@ class TestSettings:
         # V12
         monkeypatch.setenv("FLOW_ENGINE_PUBLIC_URL", "voice.example")
         monkeypatch.setenv("FLOW_ENGINE_TWILIO_API_URL", "twilio")
+        monkeypatch.setenv("FLOW_ENGINE_OUTBOUND_ALLOW", "10.0.0.1/8")
+        monkeypatch.setenv("FLOW_ENGINE_TRUSTED_PROXIES", "proxy")
+        monkeypatch.setenv("OPENAI_WEBHOOK_SECRET", "whsec_S3cr\u00e9t")
         with pytest.raises(CallTheOperator) as caught:
             read_settings(VoiceSettings, variable_of)
         assert "FLOW_ENGINE_PUBLIC_URL: " in caught.value.detail
         assert "FLOW_ENGINE_TWILIO_API_URL: " in caught.value.detail
+        assert "FLOW_ENGINE_OUTBOUND_ALLOW: '10.0.0.1/8'" in caught.value.detail
+        assert "FLOW_ENGINE_TRUSTED_PROXIES: 'proxy'" in caught.value.detail
+        assert "OPENAI_WEBHOOK_SECRET: " in caught.value.detail
+        assert "S3cr" not in caught.value.detail
 
     @pytest.mark.parametrize(
         "url", ["redis://:S3cr#et@127.0.0.1:6379/0", "nix", "redis://h:0", "redis://:S3cr@h/S3cr/0"]
@@ -131,3 +141,12 @@ class TestTheCommand:
         result = CliRunner().invoke(app, ["voice", "serve", "--config", str(EXAMPLES / "medical.json")])
         assert result.exit_code == 2
         assert "FLOW_ENGINE_REALTIME_URL" in result.stderr
+
+    def test_prints_errors_of_the_settings_beside_those_of_a_config(  # V1, V12
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FLOW_ENGINE_REALTIME_URL", "http://x")
+        result = CliRunner().invoke(app, ["voice", "serve", "--config", str(tmp_path / "none.json")])
+        assert result.exit_code == 2
+        assert "FLOW_ENGINE_REALTIME_URL" in result.stderr
+        assert "none.json" in result.stderr
