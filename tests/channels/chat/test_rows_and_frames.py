@@ -114,6 +114,7 @@ class TestRows:
                         "accepted is an address that begins with http(s)://host",
                     ),
                     ("/http_tools/t/body_builder", "body_builder_unknown", "accepted in a row is `body`"),
+                    ("/http_tools/t", "get_with_body", "accepted with GET are `params`, not `body_builder`"),
                 ],
             ),
             (
