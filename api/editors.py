@@ -252,7 +252,7 @@ SCHEMA_JSON, PLAIN = "application/schema+json", "text/plain"
 MARKDOWN = "text/markdown"
 _HERE = Path(__file__).parent
 # The overview, README.md and docs/: in an installation beside this module, else in the repository.
-_PAGES = next(filter(Path.is_dir, (_HERE / "pages",)), _HERE.parent)
+_PAGES = _HERE / "pages" if (_HERE / "pages").is_dir() else _HERE.parent
 # An editor that runs in a page of another origin may read it: it is the same for everybody.
 _SCHEMA_HEADERS = {"Cache-Control": "public, max-age=3600", "Access-Control-Allow-Origin": "*"}
 

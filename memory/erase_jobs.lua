@@ -1,4 +1,5 @@
--- Forgets every job and dead letter of a conversation, but for the jobs that are `spared`. Rare, so nothing is indexed: each job is looked at.
+-- Forgets every job and dead letter of a conversation, but for the jobs that are `spared`. Rare, so nothing is
+-- indexed: each job is looked at.
 -- KEYS: jobs leases letter_ids letters
 -- ARGV: owner
 -- LISTS: spared

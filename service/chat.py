@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from adapters.http_door import door_server, listen, origin
 from adapters.models.audit import CallLog, LoggedCalls
-from adapters.models.factory import ConnectedModel, NamedModels, build_model, named_model
+from adapters.models.factory import ConnectedModel, NamedModels, build_model
 from adapters.models.tools import ToolRules, read_rules
 from adapters.models.wrappers import CallBudget, ProcessCallBudget
 from adapters.outbound.client import GuardedClient
@@ -117,8 +117,8 @@ async def chat_service(
         accounts = accounts_of(database, clock, observer)
         stack.push_async_callback(accounts.aclose)
         policy = _tool_rules(chat.chat_tool_rules)
-        tenants = _tenants_of_flows(authenticator, chat)
-        flows = _flow_agents(settings, chat, model, accounts, policy, tenants, stack)
+        served = _tenants_of_flows(authenticator, chat)
+        flows = _flow_agents(settings, chat, model, accounts, policy, served, stack)
         orchestrator = Orchestrator(chat, model if settings.llm_model else None)
         answering = Answering(
             AgentLoader(table, model), orchestrator, sources, accounts, flows, policy, chat.chat_confirm_s
@@ -226,14 +226,12 @@ def _bounded(settings: Settings) -> Settings:
 def _chat_model(settings: Settings, budget: CallBudget, log: CallLog) -> ConnectedModel:
     bounded = _bounded(settings)
 
-    def built(name: str) -> ConnectedModel:
-        return named_model(
-            name, bounded, SystemClock(), budget=budget, log=log, retries=1, retry_unusable=True
+    def built(name: str | None = None) -> ConnectedModel:
+        return build_model(
+            bounded, SystemClock(), named=name, budget=budget, log=log, retries=1, retry_unusable=True
         )
 
-    if not bounded.llm_model:
-        return NamedModels(built)
-    return build_model(bounded, SystemClock(), budget=budget, log=log, retries=1, retry_unusable=True)
+    return built() if bounded.llm_model else NamedModels(built)
 
 
 def _tool_sources(

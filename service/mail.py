@@ -10,7 +10,7 @@ from uuid import uuid4
 import orjson
 import typer
 
-from adapters.models.factory import ConnectedModel, NamedModels, build_model, named_model
+from adapters.models.factory import ConnectedModel, NamedModels, build_model
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList, host_and_port
 from channels.http_tools.json_schema import ConfigSchema, schema_of
@@ -96,13 +96,11 @@ async def _process(
 
 def mail_model(settings: Settings) -> ConnectedModel:
     """The installation's model for every profile; without one, those that the profiles name."""
-    if settings.llm_model:
-        return build_model(settings, SystemClock(), retry_unusable=True)
 
-    def named(name: str) -> ConnectedModel:
-        return named_model(name, settings, SystemClock(), retry_unusable=True)
+    def built(name: str | None = None) -> ConnectedModel:
+        return build_model(settings, SystemClock(), named=name, retry_unusable=True)
 
-    return NamedModels(named)
+    return built() if settings.llm_model else NamedModels(built)
 
 
 def mail_outbound(settings: Settings, config: MailConfig) -> GuardedClient:

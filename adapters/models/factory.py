@@ -53,7 +53,7 @@ class InstalledModel:
 
 class NamedModels(NoModel):
     """Implements `LanguageModel` where no model is configured for the installation: requests that name one of
-    their own have it. `build` makes the model of a name, once, as `named_model` does; one that cannot be made
+    their own have it. `build` makes the model of a name, once, as `build_model` does; one that cannot be made
     fails with ModelFailed `not_configured`."""
 
     def __init__(self, build: Callable[[str], ConnectedModel]) -> None:
@@ -80,48 +80,24 @@ def build_model(
     settings: LlmSettings,
     clock: Clock,
     *,
+    named: str | None = None,
     budget: wrappers.CallBudget | None = None,
     log: CallLog | None = None,
     environ: Mapping[str, str] = os.environ,
     retries: int = wrappers.RETRIES,
     retry_unusable: bool = False,
 ) -> ConnectedModel:
-    """The model of the setting as `named_model` makes it; NoModel where none is set. Raises CallTheOperator
-    `llm_not_configured`: a name that names no model, a key or an extra missing."""
-    if not settings.llm_model:
-        return NoModel()
-    try:
-        return named_model(
-            settings.llm_model,
-            settings,
-            clock,
-            budget=budget,
-            log=log,
-            environ=environ,
-            retries=retries,
-            retry_unusable=retry_unusable,
-        )
-    except (UnknownModelName, ModelFailed) as error:
-        raise CallTheOperator("llm_not_configured", f"FLOW_ENGINE_LLM_MODEL: {error}") from error
+    """The model of that name, or several after commas to fall back on; without one that of the setting,
+    NoModel where none is set. Without `budget`, this process counts its own calls a minute. Each call is
+    tried again up to `retries` times within 1.5 times `llm_timeout_s` seconds; `retry_unusable` has an answer
+    that cannot be used asked for again too.
 
-
-def named_model(
-    named: str,
-    settings: LlmSettings,
-    clock: Clock,
-    *,
-    budget: wrappers.CallBudget | None = None,
-    log: CallLog | None = None,
-    environ: Mapping[str, str] = os.environ,
-    retries: int = wrappers.RETRIES,
-    retry_unusable: bool = False,
-) -> ConnectedModel:
-    """A model by its name, or several after commas to fall back on. Without `budget`, this process counts its
-    own calls a minute. Each call is tried again up to `retries` times within 1.5 times `llm_timeout_s`
-    seconds; `retry_unusable` has an answer that cannot be used asked for again too.
-
-    Raises UnknownModelName, ModelFailed `not_configured`: a key or an extra missing.
+    Raises for a name that names no model, a key or an extra missing: CallTheOperator `llm_not_configured`
+    where it is the setting's, else UnknownModelName, ModelFailed `not_configured`.
     """
+    source = named or settings.llm_model
+    if not source:
+        return NoModel()
     # The one place that imports pydantic-ai, with OpenAI's client most of a second and tens of megabytes:
     # only a service with a model pays for it.
     from adapters.models.pydantic_ai_model import PydanticAiModel  # noqa: PLC0415
@@ -129,8 +105,13 @@ def named_model(
     budget = budget or wrappers.ProcessCallBudget(settings.llm_calls_per_minute)
     log = log or LoggedCalls()
     limits = wrappers.Limits(budget, at_once=settings.llm_at_once)
-    names = parse_model_names(named)
-    vendors = [PydanticAiModel(name, environ, settings.llm_timeout_s) for name in names]
+    try:
+        names = parse_model_names(source)
+        vendors = [PydanticAiModel(name, environ, settings.llm_timeout_s) for name in names]
+    except (UnknownModelName, ModelFailed) as error:
+        if named is not None:
+            raise
+        raise CallTheOperator("llm_not_configured", f"FLOW_ENGINE_LLM_MODEL: {error}") from error
     models = [
         wrappers.RetryingModel(
             AuditedModel(

@@ -26,7 +26,7 @@ from flow_engine.testing.expectations import Outcome, Seen, differences, unexpec
 from flow_engine.testing.parsing import sound_part, unknown_in
 from flow_engine.testing.report import FAILED, PASSED, add_problem, clean
 from flow_engine.testing.running import Player
-from flow_engine.testing.yaml_text import FileRejected, Mistake, Node, read_yaml
+from flow_engine.testing.yaml_text import FileRejected, Mistake, Node, by_line, read_yaml
 from flow_engine.vocabulary import Channel
 
 MOST_TURNS = 100
@@ -158,7 +158,7 @@ def reading_of(shape: type[Read], text: bytes) -> Reading[Read]:
             Mistake(root.line_of(found.place), pointer(*found.place), found.kind, found.message)
             for found in problems_of(error)
         )
-    return Reading(None if mistakes else read, root, FileRejected(mistakes).mistakes)
+    return Reading(None if mistakes else read, root, by_line(mistakes))
 
 
 def read_file(shape: type[Read], text: bytes) -> Read:
@@ -191,7 +191,7 @@ def mistakes_of(persona: Reading[Persona], flow: CompiledFlow) -> Sequence[Mista
         )
         for key, _, message in unknown_in(expected, flow)
     ]
-    return FileRejected([*persona.mistakes, *unknown]).mistakes
+    return by_line([*persona.mistakes, *unknown])
 
 
 def turns_as_json(run: Run) -> Sequence[Mapping[str, Any]]:

@@ -14,7 +14,7 @@ Narrower than YAML, so that a value is what it looks like and a small file stays
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import yaml
@@ -53,7 +53,11 @@ class FileRejected(Exception):
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__(f"{len(mistakes)} mistake(s)")
-        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.line))
+        self.mistakes = by_line(mistakes)
+
+
+def by_line(mistakes: Iterable[Mistake]) -> tuple[Mistake, ...]:
+    return tuple(sorted(mistakes, key=lambda mistake: mistake.line))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from adapters.models.factory import NamedModels, build_model, named_model
+from adapters.models.factory import NamedModels, build_model
 from adapters.models.fake_openai import FakeOpenAI, Received, Status
 from adapters.models.scripted import Answers, Fails, Says, ScriptedModel, Step, unknown_variables, wrong_types
 from flow_engine.errors import CallTheOperator, RetryLater
@@ -53,7 +53,7 @@ async def test_a_model_that_cannot_be_asked_keeps_the_service_from_starting(name
 
 
 async def test_a_model_that_a_request_names_fails_with_its_own_cause() -> None:  # F38
-    model = NamedModels(lambda name: named_model(name, Settings(), FixedClock(), environ={}))
+    model = NamedModels(lambda name: build_model(Settings(), FixedClock(), named=name, environ={}))
     for named, told in (
         ("gemini/gemini-2.5-pro", "not_configured: set GOOGLE_API_KEY or GEMINI_API_KEY"),
         ("openai:a", "not_configured: set OPENAI_API_KEY"),
