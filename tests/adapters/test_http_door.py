@@ -13,6 +13,7 @@ import pytest
 import uvicorn
 
 from adapters.http_door import Door, DoorLimits, listen
+from flow_engine.ports.telemetry import IDS_LOGGED
 from service.logs import configure_logging
 
 pytestmark = pytest.mark.anyio
@@ -188,6 +189,7 @@ async def test_a_request_that_cannot_be_read_is_one_line_of_the_log(  # F46
     request_: bytes, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     configure_logging("info")
+    IDS_LOGGED.set({})  # of no request, as where the server listens
     async with behind_a_door(echo, LIMITS) as port:
         assert (await sent(port, request_))[0].startswith(b"HTTP/1.1 400")
     written = capfdbinary.readouterr()
