@@ -45,6 +45,12 @@ def normal_address(text: str) -> str | None:
     return None if domain is None else f"{found[1].lower()}@{domain}"
 
 
+def ascii_address(text: str) -> str | None:
+    """As `normal_address`, and None for one whose local part is not ASCII, which no header can carry."""
+    found = normal_address(text)
+    return found if found is not None and found.isascii() else None
+
+
 def normal_domain(text: str) -> str | None:
     """The domain in lower-case ASCII; None for what is none, or has more than 253 characters."""
     domain = text.strip().rstrip(".").lower()

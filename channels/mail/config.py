@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
+from urllib.parse import urlsplit
 
 import pydantic
 import re2
@@ -23,9 +24,10 @@ from channels.http_tools.documents import (
     ObjectSchema,
     Text,
     ToolName,
+    names_a_key,
     version_choice,
 )
-from channels.mail.addresses import normal_address, normal_domain
+from channels.mail.addresses import ascii_address, normal_address, normal_domain
 from flow_engine.documents.findings import read_beside
 from flow_engine.values import JsonValue
 
@@ -41,6 +43,7 @@ SMTP_PORTS: Final = {"implicit": 465, "starttls": 587, "none": 25}
 Tls = Literal["implicit", "starttls", "none"]
 
 _KEYWORD: Final = re.compile(r"[A-Za-z0-9!#$&'+,./:;<=>?@^_`|~-]{1,64}")
+_TOKENS: Final = re.compile(r"https?://[^/?#\s@]+(?:/[^?#\s]*)?(?:\?[^#\s]*)?", re.IGNORECASE)
 _ENGINE: Final = re.compile(r"https?://[^/?#\s@]+(?:/[^?#\s]*)?", re.IGNORECASE)
 _RE2_ERROR = cast("type[Exception]", re2.error)
 _PATTERN_MEMORY: Final = 8 << 20
@@ -62,6 +65,18 @@ def _accepts(what: str, read: Callable[[str], str | None]) -> pydantic.AfterVali
 def _address_or_domain(text: str) -> str | None:
     found = normal_address(text) if "@" in text else normal_domain(text)
     return found if found is not None and "." in found else None
+
+
+def _token_url(text: str) -> str | None:
+    """As it was given, path and query included (RFC 6749, section 3.2)."""
+    if not _TOKENS.fullmatch(text):
+        return None
+    try:
+        url = urlsplit(text)
+        is_sound = url.port != 0 and (url.scheme == "https" or url.hostname in LOOPBACK)
+    except ValueError:  # a port that is none, brackets that do not close
+        return None
+    return text if is_sound else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +108,8 @@ def _pattern(value: object, info: pydantic.ValidationInfo) -> SearchPattern:
 
 
 MailAddress: TypeAlias = Annotated[Text, _accepts("one address such as info@example.com", normal_address)]
+_AN_OWN_ADDRESS = "one address such as info@example.com, with ASCII before the @"
+OwnAddress: TypeAlias = Annotated[Text, _accepts(_AN_OWN_ADDRESS, ascii_address)]
 Pattern: TypeAlias = Annotated[SearchPattern, Compiled(_pattern)]
 HeaderName: TypeAlias = Annotated[str, pydantic.Field(pattern=r"^[!-9;-~]+$", max_length=200)]
 _A_KEYWORD = "an IMAP keyword: letters, digits and signs in ASCII, without spaces"
@@ -104,6 +121,9 @@ Environment: TypeAlias = Annotated[Text, pydantic.Field(pattern=r"^[A-Za-z_][A-Z
 _AN_ORIGIN = "an address such as https://api.example.com"
 Origin: TypeAlias = Annotated[
     Text, _accepts(_AN_ORIGIN, lambda text: text.rstrip("/") if _ENGINE.fullmatch(text) else None)
+]
+TokenUrl: TypeAlias = Annotated[
+    Text, _accepts("an https:// address, or http:// on loopback, without #", _token_url)
 ]
 Domain: TypeAlias = Annotated[
     Text,
@@ -122,7 +142,7 @@ class OAuth2(Document):
     """XOAUTH2 by a refresh token (RFC 6749). Secrets are in the environment, under the names given here; one
     that is missing there is an error when it is used, not at the load."""
 
-    token_url: Origin
+    token_url: TokenUrl
     client_id: Text
     client_secret_env: Environment | None = None
     refresh_token_env: Environment
@@ -195,9 +215,10 @@ class Folders(Document):
 def _address_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
     imap = fields.get("imap")
     user = cast("dict[str, object]", imap).get("user") if isinstance(imap, dict) else None
-    if "address" not in fields and isinstance(user, str) and normal_address(user) is None:
+    if "address" not in fields and isinstance(user, str) and ascii_address(user) is None:
         yield PydanticCustomError(
-            "address_missing", "`address` is required here, as the IMAP user is no address"
+            "address_missing",
+            "`address` is required here, as the IMAP user is no address with ASCII before the @",
         )
 
 
@@ -209,7 +230,7 @@ class MailboxConfig(Document):
     imap: Imap
     smtp: Smtp | None = None
     folders: Folders = Folders()
-    address: MailAddress = pydantic.Field(default="", validate_default=False)
+    address: OwnAddress = pydantic.Field(default="", validate_default=False)
     display_name: Text | None = None
     aliases: tuple[MailAddress, ...] = ()
 
@@ -221,7 +242,7 @@ class MailboxConfig(Document):
     @property
     def own_address(self) -> str:
         """What replies are from, in its normal form."""
-        return self.address or normal_address(self.imap.user) or ""
+        return self.address or ascii_address(self.imap.user) or ""
 
     @property
     def own_addresses(self) -> frozenset[str]:
@@ -292,7 +313,9 @@ class FlowChoice(Document):
     version: Text | None = None
     flow_id: Text | None = None
     tag: Text | None = None
-    api_key_env: Environment = "FLOW_ENGINE_API_KEY"
+    api_key_env: Annotated[Environment, pydantic.AfterValidator(names_a_key)] = pydantic.Field(
+        default="FLOW_ENGINE_API_KEY", validate_default=True
+    )
 
     @pydantic.model_validator(mode="wrap")
     @classmethod

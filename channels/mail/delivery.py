@@ -17,8 +17,8 @@ from typing import Any, Final, cast
 import structlog
 
 from channels.mail import config, message, runs, smtp
-from channels.mail.imap import FetchedMail, ImapConnection, UidsChanged
-from channels.mail.ports import Delivery, OutgoingMail
+from channels.mail.imap import FetchedMail, FolderRefused, FolderState, ImapConnection, UidsChanged
+from channels.mail.ports import UNKNOWN, Delivery, OutgoingMail
 from channels.mail.state import MailboxState, OutboxState
 from flow_engine.errors import CallTheOperator, RetryLater
 
@@ -29,8 +29,10 @@ MOST_THREAD_MAILS: Final = 50
 THREAD_MAIL_BYTES: Final = 64_000
 MOST_SEARCHED_IDS: Final = 20
 MOST_FOLDERS: Final = 20
+"""In which the thread is looked for."""
 
-UNKNOWN: Final = "it is not known whether an interrupted attempt has sent it"
+MOST_LOOKED_AT: Final = 100
+"""Mails of one folder, the newest ones, that may be the one that was moved there."""
 
 log: Any = structlog.get_logger("flow_engine.mail")
 
@@ -49,8 +51,8 @@ class MailboxParts:
 
 
 class ImapMailbox:
-    """`place` is where the mail under way was seen last. It is known by `message_id` and by the `digest` of
-    its first `most_bytes` bytes. Every method raises RetryLater when the server is away."""
+    """`place` is where the mail under way was seen last. It is known by `message_id` and by the `digest`;
+    `most_bytes` of it are read. Every method raises RetryLater when the server is away."""
 
     def __init__(
         self, parts: MailboxParts, place: runs.Place, message_id: str, digest: str, most_bytes: int
@@ -69,14 +71,19 @@ class ImapMailbox:
         for found in await self._at(self._place):
             return found.raw, found.size
         folders = [self._parts.box.folders.inbox, *await self._parts.imap.folders()]
-        for folder in dict.fromkeys(folders[:MOST_FOLDERS]):
-            state, uids = await self._parts.imap.find(folder, ["Message-ID"], [self._message_id])
-            for uid in uids:
+        for folder in dict.fromkeys(folders):
+            state, uids = await self._found(folder, ["Message-ID"], [self._message_id])
+            # What was moved has the highest UIDs of its folder.
+            for uid in uids[: -MOST_LOOKED_AT - 1 : -1]:
                 place = runs.Place(folder=folder, uid_validity=state.uid_validity, uid=uid)
                 for found in await self._at(place):
                     # A Message-ID may have been used for another mail; a UID stands for one.
                     parsed = await asyncio.to_thread(
-                        message.parse_mail, found.raw, size=found.size, opened=False
+                        message.parse_mail,
+                        found.raw,
+                        size=found.size,
+                        opened=False,
+                        most_bytes=self._most_bytes,
                     )
                     if parsed.digest == self._digest:
                         self._place = place
@@ -86,20 +93,24 @@ class ImapMailbox:
     async def _at(self, place: runs.Place) -> Sequence[FetchedMail]:
         try:
             return await self._parts.imap.fetch(
-                place.folder, [place.uid], uid_validity=place.uid_validity, most_bytes=self._most_bytes
+                place.folder,
+                [place.uid],
+                uid_validity=place.uid_validity,
+                most_bytes=message.fetched_bytes(self._most_bytes),
             )
         except (UidsChanged, CallTheOperator):  # refused: the folder is gone
             return ()
 
-    async def thread(self, message_ids: Collection[str]) -> Sequence[bytes]:
-        """At most `MOST_THREAD_MAILS` of `THREAD_MAIL_BYTES` bytes, oldest first by folder."""
+    async def thread(self, message_ids: Sequence[str]) -> Sequence[bytes]:
+        """At most `MOST_THREAD_MAILS` of `THREAD_MAIL_BYTES` bytes, oldest first by folder; of so many ids
+        that not all can be searched for the first ones count."""
         wanted = list(dict.fromkeys(message_ids))[:MOST_SEARCHED_IDS]
         folders = self._parts.box.folders
         searched = [folders.inbox, folders.sent, *await self._parts.imap.folders()]
         mails: list[bytes] = []
         for folder in list(dict.fromkeys(searched))[:MOST_FOLDERS]:
             headers = ["Message-ID", "References", "In-Reply-To"]
-            state, uids = await self._parts.imap.find(folder, headers, wanted)
+            state, uids = await self._found(folder, headers, wanted)
             validity = state.uid_validity
             others = [
                 uid
@@ -114,6 +125,19 @@ class ImapMailbox:
             )
             mails += [mail.raw for mail in found]
         return mails[-MOST_THREAD_MAILS:]
+
+    async def _found(
+        self, folder: str, headers: Sequence[str], values: Sequence[str]
+    ) -> tuple[FolderState, Sequence[int]]:
+        """As `ImapConnection.find`, and by the digest, which stands for a Message-ID that is missing, those
+        without one; nothing in a folder that is listed and cannot be opened."""
+        try:
+            if list(values) == [self._digest]:
+                return await self._parts.imap.lacking(folder, headers[0])
+            return await self._parts.imap.find(folder, headers, values)
+        except FolderRefused as refused:
+            log.warning("folder_refused", folder=folder, code=refused.code, detail=refused.detail)
+            return FolderState(0, 0), ()
 
     # --- writing
 

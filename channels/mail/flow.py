@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import httpx2
 import orjson
@@ -26,7 +26,7 @@ from adapters.models.tools import Approval, Arguments, Tool
 from channels.engine_client import client, replies
 from channels.engine_client.approvals import SENT, HeldTexts, is_decided
 from channels.engine_client.mcp_tools import McpServers
-from channels.engine_client.toolbox import Toolbox, ToolListCache
+from channels.engine_client.toolbox import Toolbox, ToolListCache, spec_of
 from channels.engine_client.tools import (
     REASON_CHARS,
     TaskTool,
@@ -38,7 +38,8 @@ from channels.mail.config import FlowChoice as DeclaredFlow
 from channels.mail.ports import Decision, FlowTask
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.models import ToolCall, ToolSpec
+from flow_engine.ports.models import ToolCall
+from flow_engine.ports.outbound import header_key
 from flow_engine.values import JsonValue
 
 PROMPT_WAIT_MS: Final = 1_500
@@ -85,7 +86,7 @@ class FlowConversations:
     @asynccontextmanager
     async def contact(self, declared: DeclaredFlow, run: FlowRun) -> AsyncGenerator[EngineContact]:
         """Open while the run is worked on."""
-        engine, key = self._engine(declared), self._environ.get(declared.api_key_env)
+        engine, key = self._engine(declared), self._key(declared)
         trusted = {engine.mcp_url: {"Authorization": f"Bearer {key}"} if key else {}}
         contact = EngineContact(engine, declared, run, self._clock)
         servers = self._open_mcp(declared.engine_url, trusted)
@@ -109,9 +110,11 @@ class FlowConversations:
     def _engine(self, declared: DeclaredFlow) -> client.EngineClient:
         named = (declared.engine_url, declared.api_key_env)
         if named not in self._http:
-            key = self._environ.get(declared.api_key_env)
-            self._http[named] = client.engine_http(declared.engine_url, key)
+            self._http[named] = client.engine_http(declared.engine_url, self._key(declared))
         return client.EngineClient(self._http[named])
+
+    def _key(self, declared: DeclaredFlow) -> str | None:
+        return header_key(self._environ.get(declared.api_key_env))
 
 
 class EngineContact:
@@ -159,7 +162,7 @@ class EngineContact:
                 now = await self._now()  # what the tool has found led on to another task
                 return {"answer": answer, "task": now.task_name, "type": now.task_type, "prompt": now.prompt}
 
-            return Tool(_spec(tool.declaration()), run)
+            return Tool(spec_of(tool.declaration()), run)
 
         own += [of_server(tool) for tool in tools.tools]
         return FlowTask(prompt, tuple(own), is_quiet=_is_a_persons(data))
@@ -267,7 +270,7 @@ class EngineContact:
             self._data = reply
             return {"result": True, "task": reply.task_name, "type": reply.task_type, "prompt": reply.prompt}
 
-        return Tool(_spec(declared), run)
+        return Tool(spec_of(declared), run)
 
 
 def _is_a_persons(data: replies.AgentData) -> bool:
@@ -283,8 +286,3 @@ def _translated() -> Generator[None]:
         raise RetryLater("engine_unavailable", "the flow engine does not answer") from error
     except replies.EngineError as error:
         raise CallTheOperator("engine_refused", str(error)) from error
-
-
-def _spec(declared: Mapping[str, JsonValue]) -> ToolSpec:
-    parameters = cast("Mapping[str, object]", declared["parameters"])
-    return ToolSpec(str(declared["name"]), str(declared["description"]), parameters)

@@ -64,11 +64,15 @@ class UidsChanged(Exception):
     """The folder has another UIDVALIDITY than the one the caller knows: its UIDs stand for nothing now."""
 
 
+class FolderRefused(CallTheOperator):
+    """The server does not open this folder; the connection stays, and other folders may be opened."""
+
+
 class ImapConnection:
     """Every method raises RetryLater `imap_unavailable` when the server is away or breaks off, and
     CallTheOperator `imap_refused` when it refuses the login, its certificate is not valid, or it refuses a
-    command. `login` is asked before each connection, and its errors are passed on; `refused` is told of one
-    that the server does not take.
+    command; FolderRefused where that command opens a folder. `login` is asked before each connection, and its
+    errors are passed on; `refused` is told of one that the server does not take.
     """
 
     def __init__(
@@ -139,7 +143,11 @@ class ImapConnection:
 
         def sizes(client: _Client) -> Mapping[int, int]:
             found = _fetched(client, folder, uids, ["RFC822.SIZE"], uid_validity)
-            return {uid: cast("int", item[b"RFC822.SIZE"]) for uid, item in found.items()}
+            return {
+                uid: cast("int", item[b"RFC822.SIZE"])
+                for uid, item in found.items()
+                if b"RFC822.SIZE" in item
+            }
 
         return await self._read(sizes)
 
@@ -157,6 +165,7 @@ class ImapConnection:
                     bytes(cast("bytes", value)) for key, value in item.items() if key.startswith(b"BODY[")
                 )
                 for uid, item in found.items()
+                if any(key.startswith(b"BODY[") for key in item)
             }
 
         return await self._read(blocks)
@@ -177,12 +186,24 @@ class ImapConnection:
             if not client.folder_exists(folder):
                 return FolderState(0, 0), ()
             state = _selected(client, folder, readonly=True)
-            criteria: list[object] = []
+            # The library leaves `(`, `)` and `{` of a list's words bare, which no atom may have.
+            criteria = ""
             for header in headers if usable else ():
                 for value in usable:
-                    one: list[object] = ["HEADER", header, value]
-                    criteria = ["OR", one, criteria] if criteria else one
+                    one = f"HEADER {header} {_quoted(value)}"
+                    criteria = f"OR ({one}) ({criteria})" if criteria else one
             return state, sorted(cast("list[int]", client.search(criteria))) if criteria else ()
+
+        return await self._read(search)
+
+    async def lacking(self, folder: str, header: str) -> tuple[FolderState, Sequence[int]]:
+        """UIDs of the messages that have no such header, ascending; as `find` where there is no folder."""
+
+        def search(client: _Client) -> tuple[FolderState, Sequence[int]]:
+            if not client.folder_exists(folder):
+                return FolderState(0, 0), ()
+            state = _selected(client, folder, readonly=True)
+            return state, sorted(cast("list[int]", client.search(f'NOT HEADER {header} ""')))
 
         return await self._read(search)
 
@@ -311,8 +332,19 @@ def _connected(login: Login) -> _Client:
     return client
 
 
+def _quoted(value: str) -> str:
+    """A quoted string (RFC 3501)."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def _selected(client: _Client, folder: str, *, readonly: bool) -> FolderState:
-    told = cast("dict[bytes, Any]", client.select_folder(folder, readonly=readonly))
+    try:
+        told = cast("dict[bytes, Any]", client.select_folder(folder, readonly=readonly))
+    except IMAPClientAbortError:
+        raise
+    except IMAPClientError as error:
+        raise FolderRefused("imap_refused", f"the IMAP server does not open {folder!r}: {error}") from error
     uid_next = told.get(b"UIDNEXT")
     if uid_next is None:  # a server may leave it out
         found = cast("list[int]", client.search(["UID", "*"]))

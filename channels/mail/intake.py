@@ -20,7 +20,7 @@ import structlog
 
 from channels.mail.config import MailboxConfig, MailConfig
 from channels.mail.imap import FetchedMail, FolderState, ImapConnection, UidsChanged
-from channels.mail.message import parse_mail
+from channels.mail.message import HASHED_BYTES, fetched_bytes, parse_mail
 from channels.mail.routing import judge
 from channels.mail.runs import Place, RunRow, RunStore, RunWork, run_id
 from flow_engine.errors import CallTheOperator, FlowEngineError
@@ -142,7 +142,7 @@ class Intake:
             uids = sorted({*uids, *since})
         async for mails in self._batches(state, uids):
             for mail in mails:
-                id_, row = await asyncio.to_thread(self.row, mail)
+                id_, row = await self._read(mail)
                 if await self._runs.add(id_, row):
                     log.info("mail_taken_in", mailbox=self._box.name, run=id_, rule=row.rule, route=row.route)
                     self._arrivals.arrived()
@@ -152,6 +152,25 @@ class Intake:
         seen = max([begun.next_uid - 1 if state.uid_validity == begun.uid_validity else 0, *uids])
         await self._advance(state.uid_validity, max(seen + 1, state.uid_next))
         return state
+
+    async def _read(self, mail: FetchedMail) -> tuple[str, RunRow]:
+        """The run of a mail and its id. A bug that one mail brings out ends its run alone, not the intake."""
+        (found,) = await asyncio.gather(asyncio.to_thread(self.row, mail), return_exceptions=True)
+        if not isinstance(found, BaseException):
+            return found
+        log.error("mail_not_read", mailbox=self._box.name, uid=mail.uid, exc_info=found)
+        digest = hashlib.sha256(mail.raw[:HASHED_BYTES]).hexdigest()
+        row = RunRow(
+            mailbox=self._box.name,
+            message_id=digest,
+            rule=None,
+            route="pipeline",
+            profile=None,
+            job="classify",
+            status="error",
+            error=f"the mail could not be read: {type(found).__name__}",
+        )
+        return run_id(self._box.name, None, digest), row
 
     async def _begun(self) -> _Begun:
         """Where the mailbox begins: as it is stored, or from now on."""
@@ -206,7 +225,7 @@ class Intake:
         self, state: FolderState, uids: Sequence[int]
     ) -> AsyncGenerator[Sequence[FetchedMail]]:
         """The mails, bounded in number and in bytes at a time."""
-        inbox, most = self._box.folders.inbox, self._config.limits.max_message_bytes
+        inbox, most = self._box.folders.inbox, fetched_bytes(self._config.limits.max_message_bytes)
         sizes: dict[int, int] = {}
         for start in range(0, len(uids), 1000):
             part = uids[start : start + 1000]
@@ -224,7 +243,8 @@ class Intake:
 
     def row(self, mail: FetchedMail) -> tuple[str, RunRow]:
         """The run of a mail and its id, as it begins. Takes seconds for a large mail; nothing is stored."""
-        parsed = parse_mail(mail.raw, size=mail.size, opened=False)
+        most = self._config.limits.max_message_bytes
+        parsed = parse_mail(mail.raw, size=mail.size, opened=False, most_bytes=most)
         judgement = judge(self._config, self._box, parsed)
         place = Place(folder=self._box.folders.inbox, uid_validity=mail.uid_validity, uid=mail.uid)
         row = RunRow(

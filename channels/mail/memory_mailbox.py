@@ -22,7 +22,7 @@ class MemoryMailbox:
     flags: set[str] = field(default_factory=set[str])
     fails: list[Exception] = field(default_factory=list[Exception])
 
-    async def thread(self, message_ids: Collection[str]) -> Sequence[bytes]:
+    async def thread(self, message_ids: Sequence[str]) -> Sequence[bytes]:
         self._fail()
         wanted = set(message_ids)
         found: list[bytes] = []
@@ -75,6 +75,9 @@ class MemoryAllowance:
             return f"a recipient has had {self.limits.replies_per_correspondent} replies in 24 hours"
         self.replies[message_id] = (thread, frozenset(recipients))
         return None
+
+    async def unsent(self, message_id: str, thread: str, recipients: Collection[str]) -> None:
+        self.replies.pop(message_id, None)
 
     async def run(self, run_id: str, sender: str) -> str | None:
         self.runs.setdefault(run_id, sender)

@@ -18,11 +18,15 @@ from typing import Final, cast
 from channels.mail.addresses import Address, read_addresses
 from channels.mail.attachments import MOST_BYTES, MOST_PDFS, Invitation, attached_text, invitations, opens
 from channels.mail.attachments import MOST_TEXT as TEXT_KEPT
-from channels.mail.text import decoded, header_text, html_text, own_words, tidy, unescaped
+from channels.mail.text import decoded, forwards, header_text, html_text, own_words, tidy, unescaped, unfolded
 
 MOST_HEADERS: Final = 2_000
 MOST_TEXT: Final = 200_000
 """Characters of a mail's text that are kept."""
+
+HASHED_BYTES: Final = 25_000_000
+"""The beginning of a mail that its digest is of, whatever is read of it: one that changed with a setting
+would be another mail's."""
 
 _LONGEST_HEADER: Final = 100_000
 _LONGEST_LIST: Final = 256_000
@@ -33,9 +37,14 @@ _DEEPEST: Final = 60
 """Parts inside of parts that are taken apart; a mail that has more is read as one text."""
 
 _LISTS: Final = ("from", "to", "cc", "reply-to", "x-forwarded-from")
+_STRUCTURED: Final = frozenset({"authentication-results"})
+"""Encoded words have no place there (RFC 2047, section 5): decoded, they would let a sender write results."""
+
 _ID: Final = re.compile(r"<[^<>\s]{1,990}>")
 _NESTING: Final = re.compile(rb"boundary\s*=|message/rfc822", re.IGNORECASE)
-_FORWARD: Final = re.compile(r"\s*(?:fwd?|wg|tr|přepos\w*|fw\s*\(\d+\))\s*:", re.IGNORECASE)
+_FORWARD: Final = re.compile(
+    r"\s*(?:\[[^\]]{0,60}\]\s*)*(?:fwd?|wg|tr|rv|enc|přepos\w*|fw\s*\(\d+\))\s*:", re.IGNORECASE
+)
 _ODD_PARAMETERS: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError)
 """What the standard library raises for parameters that are none."""
 
@@ -59,7 +68,8 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class ParsedMail:
-    """`headers` are in their order with decoded, unfolded values; names as they were written.
+    """`headers` are in their order with decoded, unfolded values, those of Authentication-Results unfolded
+    only; names as they were written.
 
     `message_id`, `in_reply_to` and `references` keep their angle brackets; `text` is everything that can be
     read, `own_text` without quoted history and signatures. `size` is the whole mail's in bytes, of which
@@ -104,11 +114,33 @@ class ParsedMail:
         any."""
         return next(iter((*self.references, *self.in_reply_to)), self.message_id or "")
 
+    @property
+    def relatives(self) -> tuple[str, ...]:
+        """The Message-IDs of the thread, the telling ones first: its own, what it answers, the first one,
+        then the latest."""
+        own = () if self.message_id is None else (self.message_id,)
+        referred = (*self.references[:1], *reversed(self.references))
+        return tuple(dict.fromkeys((*own, *self.in_reply_to, *referred)))
 
-def parse_mail(raw: bytes, *, size: int | None = None, opened: bool = True) -> ParsedMail:
-    """`raw` is the mail, or the beginning of one of `size` bytes. Unless they are `opened`, attachments have
-    no text, and their sizes are estimates. Never raises for what a mail can hold. A large mail takes seconds:
+
+def fetched_bytes(most_bytes: int) -> int:
+    """How much of a mail is fetched where `most_bytes` of it are read."""
+    return max(most_bytes, HASHED_BYTES)
+
+
+def parse_mail(
+    raw: bytes, *, size: int | None = None, opened: bool = True, most_bytes: int | None = None
+) -> ParsedMail:
+    """`raw` is the mail, or the beginning of one of `size` bytes; of its body no more is read than makes
+    `most_bytes` with the header. Unless they are `opened`, attachments have no text, and their sizes are
+    estimates. Never raises for what a mail can hold. A large mail takes seconds:
     not for an event loop."""
+    size = len(raw) if size is None else size
+    ends = [at + len(gap) for gap in (b"\r\n\r\n", b"\n\n") if (at := raw.find(gap)) >= 0]
+    header_bytes = min(ends, default=len(raw))
+    lines = raw[header_bytes:HASHED_BYTES].replace(b"\r\n", b"\n").rstrip()
+    if most_bytes is not None:
+        raw = raw[: max(most_bytes, header_bytes)]
     # One that is nested so deeply that only the time of whoever reads it is meant is read as one text.
     is_deep = len(_NESTING.findall(raw, 0, 2_000_000)) > _DEEPEST
     parser = BytesParser(policy=compat32)
@@ -123,9 +155,6 @@ def parse_mail(raw: bytes, *, size: int | None = None, opened: bool = True) -> P
     ids = [identifier for value in whole.values("Message-ID") for identifier in _ids(value, bare=True)]
     references = [each for value in whole.values("References") for each in _ids(value)]
     named = [value for name in ("From", "To", "Date", "Subject") for value in whole.values(name)]
-    ends = [at + len(gap) for gap in (b"\r\n\r\n", b"\n\n") if (at := raw.find(gap)) >= 0]
-    body = raw[min(ends) :] if ends else b""
-    lines = body.replace(b"\r\n", b"\n").rstrip()
     return replace(
         whole,
         message_id=ids[0] if ids else None,
@@ -143,15 +172,16 @@ def parse_mail(raw: bytes, *, size: int | None = None, opened: bool = True) -> P
         content_type=_parameter(message.get_content_type) or "text/plain",
         attachments=tuple(found.attachments),
         invitations=tuple(found.invitations),
-        size=len(raw) if size is None else size,
-        is_cut=size is not None and size > len(raw),
+        size=size,
+        is_cut=size > len(raw),
         digest=sha256("\0".join(named).encode() + b"\0" + lines).hexdigest(),
     )
 
 
 def _headers(message: Message) -> Iterator[tuple[str, str]]:
     for name, value in islice(message.raw_items(), MOST_HEADERS):
-        yield name, header_text(str(value)[: _LONGEST_LIST if name.lower() in _LISTS else _LONGEST_HEADER])
+        text = str(value)[: _LONGEST_LIST if name.lower() in _LISTS else _LONGEST_HEADER]
+        yield name, unfolded(text) if name.lower() in _STRUCTURED else header_text(text)
 
 
 def _lists(message: Message, name: str) -> tuple[Address, ...]:
@@ -222,21 +252,22 @@ class _Parts:
         """All of the text, and what the author wrote of it."""
         return "\n\n".join(self._texts).strip(), "\n\n".join(self._own).strip()
 
-    def read(self, part: Message, depth: int) -> None:
+    def read(self, part: Message, depth: int, *, is_shown: bool = True) -> None:
+        """The text of a part that is not shown, as another version of it is, is left out."""
         content_type = _parameter(part.get_content_type) or "text/plain"
         children = _children(part)
         if content_type == "message/rfc822" and depth > 0:
             self._forwarded(part)
         elif children is not None:
+            shown = children
             if content_type == "multipart/alternative":
-                # One version of a text is read: the plain one, unless it is empty; calendars always.
+                # One version of a text is read: the plain one, unless it is empty; what is attached to any.
                 kinds = [(_parameter(each.get_content_type), each) for each in children]
                 plain = [each for kind, each in kinds if kind == "text/plain" and _payload(each).strip()][:1]
-                calendars = [each for kind, each in kinds if kind == "text/calendar"]
                 others = [each for kind, each in kinds if kind not in ("text/plain", "text/calendar")]
-                children = [*(plain or others[-1:] or children[:1]), *calendars]
+                shown = plain or others[-1:] or children[:1]
             for child in children if depth < _DEEPEST else ():
-                self.read(child, depth + 1)
+                self.read(child, depth + 1, is_shown=is_shown and child in shown)
         else:
             name = header_text(_parameter(part.get_filename) or "")
             disposition = (_parameter(part.get_content_disposition) or "").lower()
@@ -245,20 +276,24 @@ class _Parts:
                 self.invitations += invitations(_payload(part), charset)
             is_text = content_type in ("text/plain", "text/html") or not content_type.startswith(_NO_TEXT)
             if disposition != "attachment" and not name and is_text and content_type != "text/calendar":
-                text = decoded(_payload(part)[:MOST_BYTES], charset)
-                is_html = content_type == "text/html"
-                whole = html_text(text)[:MOST_TEXT] if is_html else tidy(text[:MOST_TEXT])
-                self._texts.append(whole)
-                own = html_text(text, own=not self._is_forward)[:MOST_TEXT] if is_html else whole
-                self._own.append(own_words(own, is_forward=self._is_forward))
+                if is_shown:
+                    text = decoded(_payload(part)[:MOST_BYTES], charset)
+                    self._show(text, is_html=content_type == "text/html")
             elif content_type != "text/calendar" or name:
                 self._attach(part, content_type, name, charset, disposition)
+
+    def _show(self, text: str, *, is_html: bool) -> None:
+        whole = html_text(text)[:MOST_TEXT] if is_html else tidy(text[:MOST_TEXT])
+        self._texts.append(whole)
+        own = whole
+        if is_html and not self._is_forward and not forwards(whole):
+            own = html_text(text, own=True)[:MOST_TEXT]
+        self._own.append(own_words(own, is_forward=self._is_forward))
 
     def _attach(
         self, part: Message, content_type: str, name: str, charset: str | None, disposition: str
     ) -> None:
-        payload = part.get_payload()
-        written = payload if isinstance(payload, str) else ""
+        written = _parameter(lambda: cast("str", part.get_payload())) or ""
         is_base64 = str(part.get("Content-Transfer-Encoding", "")).strip().lower() == "base64"
         size = len(written) * 3 // 4 if is_base64 else len(written)
         text = None
@@ -288,8 +323,10 @@ class _Parts:
 
 def _children(part: Message) -> list[Message] | None:
     """The parts of a part; None for one that is text or data."""
-    payload = cast("list[object] | str | None", part.get_payload())
-    return [child for child in payload if isinstance(child, Message)] if isinstance(payload, list) else None
+    if not part.is_multipart():  # only then does `get_payload` look at parameters, which may be odd
+        return None
+    payload = cast("list[object]", part.get_payload())
+    return [child for child in payload if isinstance(child, Message)]
 
 
 def _payload(part: Message) -> bytes:

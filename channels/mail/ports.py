@@ -6,7 +6,7 @@ not be repeated, so that a run that stops (a crash, a call that waits for a pers
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 from pydantic import JsonValue as Json
@@ -20,6 +20,9 @@ Job = Literal["agent_process", "classify"]
 Outcome = Literal["completed", "max_iterations", "error", "waiting"]
 RunStatus = Literal["queued", "running", "waiting", "completed", "max_iterations", "error"]
 Decision = Literal["approved", "rejected"]
+
+
+UNKNOWN: Final = "it is not known whether an interrupted attempt has sent it"
 
 
 # --- the mailbox -----------------------------------------------------------------------------------
@@ -46,13 +49,19 @@ class Delivery:
     status: Literal["sent", "drafted"]
     reason: str | None = None
 
+    @property
+    def may_be_sent(self) -> bool:
+        """Sent, or a draft of what may have gone out (`UNKNOWN`)."""
+        return self.status == "sent" or self.reason == UNKNOWN
+
 
 class Mailbox(Protocol):
     """The mailbox of one mail that is under way. Raises RetryLater when the server does not answer: the run
     then stops and goes on later from its last checkpoint."""
 
-    async def thread(self, message_ids: Collection[str]) -> Sequence[bytes]:
-        """The mailbox's other mails, received and sent, that have one of these Message-IDs or refer to one;
+    async def thread(self, message_ids: Sequence[str]) -> Sequence[bytes]:
+        """The mailbox's other mails, received and sent, that have one of these Message-IDs or refer to one,
+        the first ids before the others;
         oldest first, a bounded number of them, each cut at a bound."""
         ...
 
@@ -74,8 +83,12 @@ class Allowance(Protocol):
     """What has been spent in the last 24 hours (limits). Raises RetryLater."""
 
     async def reply(self, message_id: str, thread: str, recipients: Collection[str]) -> str | None:
-        """Count a reply for 24 hours, once for each Message-ID. The reason why it may not be sent, else
-        None."""
+        """Count a reply for 24 hours, once for each Message-ID. The reason why it may not be sent, and then
+        it is not counted, else None."""
+        ...
+
+    async def unsent(self, message_id: str, thread: str, recipients: Collection[str]) -> None:
+        """Count that reply no more: it did not go out. It may be told again."""
         ...
 
     async def run(self, run_id: str, sender: str) -> str | None:

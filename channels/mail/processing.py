@@ -92,8 +92,7 @@ async def process_message(run: MailRun, parts: RunParts) -> ports.RunOutcome:
     spent = spent or await parts.allowance.tokens(run.run_id, run.payer, run.progress.tokens)
     if spent is not None:
         return ports.RunOutcome("error", run.progress, error=spent, label=judgement.label)
-    ids = frozenset(filter(None, (*run.mail.references, *run.mail.in_reply_to, run.mail.message_id)))
-    raws = await parts.mailbox.thread(ids)
+    raws = await parts.mailbox.thread(run.mail.relatives)
     thread = await asyncio.to_thread(lambda: [parse_mail(raw, opened=False) for raw in raws])
     work = _Work(run, parts, [mail for mail in thread if mail.digest != run.mail.digest])
     return await (work.agent() if judgement.route == "agent" else work.pipeline())
@@ -241,6 +240,8 @@ class _Work:
 
     async def _noted(self, event: tool_loops.LoopEvent) -> str | None:
         """Keeps what has happened; the reason to stop where a budget is used up."""
+        limits = self._config.limits
+        calls_spent = f"the run has used its budget of {limits.run_tool_calls} tool calls"
         spent: str | None = None
         match event:
             case models.LLMAnswer():
@@ -248,6 +249,8 @@ class _Work:
                 if not event.message.tool_calls:
                     return None  # the last one: it is paid for
             case tool_loops.ToolStarted(call=call):
+                if len(self._progress.tool_calls) >= limits.run_tool_calls:
+                    return calls_spent
                 await self._checkpoint(started=call.id)
             case tool_loops.ToolFinished(record=record, message=message):
                 if self._desk.away is not None:
@@ -266,11 +269,11 @@ class _Work:
                 )
             case _:
                 return None
-        limits, progress = self._config.limits, self._progress
+        progress = self._progress
         if progress.tokens > limits.run_tokens:
             return f"the run has used its budget of {limits.run_tokens} tokens"
         if len(progress.tool_calls) > limits.run_tool_calls:
-            return f"the run has used its budget of {limits.run_tool_calls} tool calls"
+            return calls_spent  # by calls that were refused, which never start
         if self._parts.monotonic() - self._began > limits.run_seconds:
             return f"the run has used its budget of {limits.run_seconds:g} s"
         return spent

@@ -153,11 +153,13 @@ class RunStore:
         self.holder = holder
 
     async def add(self, id_: str, row: RunRow) -> bool:
-        """Store a new run, with the moment in UTC; False for a mail that has its run already."""
+        """Store a new run, with the moment in UTC, one without `work` as ended; False for a mail that has its
+        run already."""
         now = self.clock.now()
-        stored = row.model_copy(update={"created_at": utc_text(now)})
+        at = utc_text(now)
+        stored = row.model_copy(update={"created_at": at, "ended_at": None if row.work is not None else at})
         return await self.tables.runs.insert(
-            self.tenant_id, Record(id_, _body(stored), OPEN, int(now.timestamp() * 1_000_000))
+            self.tenant_id, Record(id_, _body(stored), _parent(row), int(now.timestamp() * 1_000_000))
         )
 
     async def knows(self, id_: str) -> bool:
@@ -204,8 +206,7 @@ class RunStore:
 
     async def replace(self, run: StoredRun, row: RunRow) -> StoredRun:
         """Raises RunTakenOver when the run was changed by another since `run` was read."""
-        parent = OPEN if row.work is not None else ENDED if row.bodies_kept else FORGOTTEN
-        record = Record(run.id, _body(row), parent, run.position, run.serial + 1)
+        record = Record(run.id, _body(row), _parent(row), run.position, run.serial + 1)
         if not await self.tables.runs.replace(self.tenant_id, record, run.serial):
             raise RunTakenOver(run.id)
         return replace(run, row=row, serial=run.serial + 1)
@@ -364,6 +365,10 @@ class RunCalls:
 def _told(progress: RunProgress) -> dict[str, object]:
     lines = tuple(line.model_dump(mode="json") for line in progress.tool_calls)
     return {"iterations": progress.iterations, "tool_calls_log": lines}
+
+
+def _parent(row: RunRow) -> str:
+    return OPEN if row.work is not None else ENDED if row.bodies_kept else FORGOTTEN
 
 
 def _body(row: RunRow) -> Mapping[str, JsonValue]:

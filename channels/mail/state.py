@@ -41,13 +41,20 @@ class MailboxState:
     # --- counts
 
     async def reply(self, message_id: str, thread: str, recipients: Collection[str]) -> str | None:
-        limits = self._limits
+        per_person, per_thread = self._limits.replies_per_correspondent, self._limits.replies_per_thread
         for address in sorted({address.lower() for address in recipients}):
-            if await self._count("to", address, message_id, 1, limits.replies_per_correspondent) is None:
-                return f"a recipient has had {limits.replies_per_correspondent} replies in 24 hours"
-        if await self._count("thread", thread, message_id, 1, limits.replies_per_thread) is None:
-            return f"the thread has had {limits.replies_per_thread} replies in 24 hours"
+            if await self._count("to", address, message_id, 1, per_person) is None:
+                await self.unsent(message_id, thread, recipients)
+                return f"a recipient has had {per_person} replies in 24 hours"
+        if await self._count("thread", thread, message_id, 1, per_thread) is None:
+            await self.unsent(message_id, thread, recipients)
+            return f"the thread has had {per_thread} replies in 24 hours"
         return None
+
+    async def unsent(self, message_id: str, thread: str, recipients: Collection[str]) -> None:
+        for address in sorted({address.lower() for address in recipients}):
+            await self._count("to", address, message_id, 0, None)
+        await self._count("thread", thread, message_id, 0, None)
 
     async def run(self, run_id: str, sender: str) -> str | None:
         most = self._limits.runs_per_sender

@@ -100,8 +100,13 @@ def _codec(declared: str | None) -> str | None:
 
 def header_text(raw: str) -> str:
     """A header's value, unfolded and decoded. `raw` may have unknown bytes as surrogates."""
-    unfolded = _FOLD.sub(" ", unescaped(raw)).strip()
-    return clean(_words_decoded(unfolded)).replace("\n", " ") if "=?" in unfolded else clean(unfolded)
+    text = unfolded(raw)
+    return clean(_words_decoded(text)).replace("\n", " ") if "=?" in text else text
+
+
+def unfolded(raw: str) -> str:
+    """A header's value in one line, its encoded words as they stand."""
+    return clean(_FOLD.sub(" ", unescaped(raw)).strip())
 
 
 def unescaped(raw: str) -> str:
@@ -127,7 +132,8 @@ def _words_decoded(text: str) -> str:
         else:
             parts.append((charset, data))
     parts.append((None, text[at:]))
-    return "".join(part if isinstance(part, str) else decoded(part, charset) for charset, part in parts)
+    joined = "".join(part if isinstance(part, str) else decoded(part, charset) for charset, part in parts)
+    return joined.replace("\ufeff", "")  # each word of UTF-16 may begin with its byte order mark
 
 
 def _word_bytes(encoding: str, text: str) -> bytes | None:
@@ -173,6 +179,14 @@ _HISTORY = re.compile(
     r"Pôvodná správa|Message d'origine|Messaggio originale|Mensaje original)\s*-{2,}|_{20,})\s*",
     re.IGNORECASE,
 )
+_FORWARDED = re.compile(
+    r"\s*\*?(?:-{2,}\s*(?:Forwarded message|Weitergeleitete Nachricht|Přeposlaná zpráva|Preposlaná správa|"
+    r"Message transféré|Messaggio inoltrato|Mensaje reenviado|Mensagem encaminhada)\s*-{2,}|"
+    r"(?:Begin forwarded message|Anfang der weitergeleiteten Nachricht|Začátek přepos\w* zprávy|"
+    r"Début du message (?:transféré|réexpédié)|Inizio (?:del )?messaggio inoltrato|"
+    r"Inicio del mensaje reenviado|Início da mensagem (?:re)?encaminhada)\s?:)\*?\s*",
+    re.IGNORECASE,
+)
 _HEADERS_OF_HISTORY = (
     re.compile(r"\s*\*?(?:From|Od|Von|De|Da)\s?:", re.IGNORECASE),
     re.compile(
@@ -192,17 +206,35 @@ _LONGEST_SIGNATURE = 12
 
 def own_words(text: str, *, is_forward: bool = False) -> str:
     """Without the quoted history at the end and the signature. Quotes between the author's own lines stay;
-    what would leave nothing is not cut. A forward's history is what the mail is about."""
+    what would leave nothing is not cut. A forward's history is what the mail is about: it stays whole, and
+    the author's signature is above it."""
     lines = text.split("\n")
-    end = len(lines) if is_forward else _history_begins(lines)
+    forwarded, history = _forward_begins(lines), _history_begins(lines)
+    is_forward = is_forward or forwarded < history
+    end = cut = min(forwarded, history)
     end = min(end, _signature_begins(lines[:end]))
     while end and (not lines[end - 1].strip() or (lines[end - 1].startswith(">") and not is_forward)):
         end -= 1
     if end and not is_forward and end < len(lines) and _ATTRIBUTION.search(lines[end - 1][-400:]):
         end -= 1
-    kept = lines[:end]
+    kept = [*lines[:end], "", *lines[cut:]] if is_forward else lines[:end]
     own = tidy("\n".join(kept))
     return own or tidy(text)
+
+
+def forwards(text: str) -> bool:
+    """Whether the text of HTML, whose quotes are not marked any more, has a forwarded mail that is in no
+    history."""
+    lines = text.split("\n")
+    at = _forward_begins(lines)
+    return at < _history_begins(lines) and not any(
+        line.rstrip().endswith(":") and _ATTRIBUTION.search(line[-400:]) for line in lines[:at]
+    )
+
+
+def _forward_begins(lines: Sequence[str]) -> int:
+    """The number of the line that begins a forwarded mail, or how many lines there are."""
+    return next((at for at, line in enumerate(lines) if _FORWARDED.fullmatch(line[:400])), len(lines))
 
 
 def _history_begins(lines: Sequence[str]) -> int:

@@ -102,7 +102,8 @@ class Desk:
                 case "sent":
                     letter = replace(letter, body=review.text)
         mail = self._composed(letter, is_sent=True)
-        reason = reason or await self.allowance.reply(mail.message_id, self.mail.thread, letter.to)
+        thread = self.mail.thread or self.run_id
+        reason = reason or await self.allowance.reply(mail.message_id, thread, letter.to)
         if reason is not None:
             mail = self._composed(letter, is_sent=False)
             await self.mailbox.draft(mail)
@@ -112,6 +113,8 @@ class Desk:
         if delivery.status == "sent":
             await self.journal.event(ports.MailEvent("reply_sent", key, {"message_id": mail.message_id}))
             return {"status": "sent", "message_id": mail.message_id}
+        if not delivery.may_be_sent:
+            await self.allowance.unsent(mail.message_id, thread, letter.to)
         return await self._noted(mail, delivery.reason or "it could not be sent")
 
     async def create_draft(self, arguments: Arguments) -> object:

@@ -75,7 +75,7 @@ class MailAgent:
             return ports.RunOutcome("error", work.progress, error=GONE)
 
         def judged() -> tuple[message.ParsedMail, routing.Judgement]:
-            mail = message.parse_mail(found[0], size=found[1])
+            mail = message.parse_mail(found[0], size=found[1], most_bytes=most)
             return mail, routing.judge(parts.loaded.config, shared.box, mail)
 
         mail, judgement = await asyncio.to_thread(judged)
@@ -267,7 +267,7 @@ class RunWorker:
             case RunTakenOver() as taken:
                 raise taken
             case FlowEngineError() as away if isinstance(away, RetryLater) or away.code in DELAYING:
-                log.warning("run_delayed", code=away.code, delays=held.work.delays)
+                log.warning("run_delayed", code=away.code, detail=away.detail, delays=held.work.delays)
                 await held.give_back(pause_after(held.work.delays), delayed=True)
             case failure:
                 await self._failed(held, failure)

@@ -157,6 +157,10 @@ class Dovecot:
             found = client.get_flags(client.search())
             return [{flag.decode() for flag in found[uid]} - {"\\Recent"} for uid in sorted(found)]
 
+    def close(self, user: str, folder: str) -> None:
+        """The folder is listed, and cannot be opened any more."""
+        (self.home / "mail" / user / f".{folder}").chmod(0)
+
     def renumber(self, user: str) -> None:
         """Another UIDVALIDITY and other UIDs of INBOX, as after a restored backup; the mails stay."""
         folder = self.home / "mail" / user

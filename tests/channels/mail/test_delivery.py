@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import structlog
 
 from channels.mail.config import Limits, MailboxConfig
 from channels.mail.delivery import UNKNOWN, ImapMailbox, MailboxParts
@@ -227,6 +228,47 @@ async def test_the_thread_is_read_from_all_folders_but_the_mail_itself(  # M11
         thread = await at.mailbox.thread(["<q1@example.com>", "<a1@example.org>"])
         assert [parse_mail(raw).message_id for raw in thread] == ["<q2@example.com>", "<a1@example.org>"]
         assert await at.mailbox.thread([]) == []
+
+
+async def test_a_listed_folder_that_cannot_be_opened_is_told_and_left_out(  # M1
+    dovecot: Dovecot, new_user: Callable[[], str]
+) -> None:
+    async with desk(dovecot, new_user(), None) as at:
+        with dovecot.client(at.user) as client:
+            for folder in ("Archive", "Broken", "Zoo"):
+                client.create_folder(folder)
+            client.append("Archive", reply().content)
+            client.select_folder("INBOX")
+            client.move([1], "Zoo")
+        dovecot.close(at.user, "Broken")
+        with structlog.testing.capture_logs() as logs:
+            thread = await at.mailbox.thread(["<a1@example.org>"])
+            assert await at.again().raw() == (RECEIVED, len(RECEIVED))
+        assert [parse_mail(raw).message_id for raw in thread] == ["<a1@example.org>"]
+        told = [line for line in logs if line["event"] == "folder_refused"]
+        assert {line["folder"] for line in told} == {"Broken"}
+        assert all("Broken" in line["detail"] for line in told)
+
+
+@pytest.mark.parametrize("has_id", [True, False])
+async def test_a_mail_is_found_in_the_last_of_many_folders_and_without_a_message_id(  # M1
+    dovecot: Dovecot, new_user: Callable[[], str], has_id: bool
+) -> None:
+    async with desk(dovecot, new_user(), None) as at:
+        raw = b"From: jana@example.com\r\nSubject: Last\r\n\r\nHello\r\n"
+        raw = b"Message-ID: <q9@example.com>\r\n" + raw if has_id else raw
+        dovecot.deliver(at.user, raw)
+        with dovecot.client(at.user) as client:
+            for number in range(10, 35):
+                client.create_folder(f"Customer{number}")
+            last = [name for *_, name in client.list_folders() if name.startswith("Customer")][-1]
+            client.append(last, raw.replace(b"Hello", b"Another"))
+            client.select_folder("INBOX")
+            client.move([2], last)
+        digest = parse_mail(raw).digest
+        place = Place(folder="INBOX", uid_validity=1, uid=2)
+        message_id = "<q9@example.com>" if has_id else digest
+        assert await ImapMailbox(at.parts, place, message_id, digest, 1_000_000).raw() == (raw, len(raw))
 
 
 async def test_a_mail_that_was_moved_or_renumbered_is_found_and_marked(  # M1

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from pydantic import ValidationError
 
 from channels.mail.config import FlowChoice
 from channels.mail.flow import EngineContact, FlowRun
@@ -20,6 +21,14 @@ pytestmark = pytest.mark.anyio
 
 DECLARED = FlowChoice.model_validate({"engine_url": "http://127.0.0.1:8080", "version": "version-1"})
 RUN = FlowRun("run-1", "INBOX of ada", "<thread@example.com>", {"name": "Ada"})
+
+
+def test_a_key_that_no_header_can_hold_is_a_mistake_of_the_config(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FLOW_ENGINE_API_KEY", "cl\u00e9")
+    with pytest.raises(ValidationError, match="accepted is a key of one line of ASCII"):
+        FlowChoice.model_validate({"engine_url": "http://127.0.0.1:8080", "version": "version-1"})
 
 
 def mailable(**operator: Any) -> JsonObject:

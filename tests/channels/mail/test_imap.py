@@ -67,6 +67,52 @@ async def test_reading_leaves_a_mail_unseen_and_stops_at_the_bound(  # M1
     assert dovecot.flags(user) == [set(), set()]
 
 
+async def _tells_flags_of_another(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A server with the UIDs 1 and 3; at a fetch it tells the flags of its second message, by number."""
+    writer.write(b"* OK [CAPABILITY IMAP4rev1] ready\r\n")
+    while line := await reader.readline():
+        tag, _, command = line.strip().partition(b" ")
+        if command.startswith(b"CAPABILITY"):
+            writer.write(b"* CAPABILITY IMAP4rev1\r\n")
+        if command.startswith(b"EXAMINE"):
+            writer.write(b"* 2 EXISTS\r\n* OK [UIDVALIDITY 1] ok\r\n* OK [UIDNEXT 4] ok\r\n")
+        if command.startswith(b"UID FETCH"):
+            text = b"BODY[HEADER.FIELDS (SUBJECT)]" if b"HEADER" in command else b"BODY[]<0>"
+            writer.write(b"* 1 FETCH (UID 1 RFC822.SIZE 5 " + text + b' "hello")\r\n')
+            writer.write(b"* 2 FETCH (FLAGS (\\Seen))\r\n")
+        writer.write(tag + b" OK done\r\n")
+        await writer.drain()
+    writer.close()
+
+
+async def test_flags_of_another_message_are_no_answer_to_a_fetch() -> None:  # M1
+    server = await asyncio.start_server(_tells_flags_of_another, "127.0.0.1", 0)
+
+    async def login() -> Login:
+        return Login("127.0.0.1", server.sockets[0].getsockname()[1], "none", "u", PASSWORD)
+
+    connection = ImapConnection(login)
+    mails = await connection.fetch("INBOX", [1, 2], uid_validity=1, most_bytes=100)
+    assert [(mail.uid, mail.raw, mail.size) for mail in mails] == [(1, b"hello", 5)]
+    assert await connection.sizes("INBOX", [1, 2], uid_validity=1) == {1: 5}
+    assert await connection.headers("INBOX", [1, 2], ["Subject"], uid_validity=1) == {1: b"hello"}
+    await connection.aclose()
+    server.close()
+
+
+async def test_what_a_message_id_holds_is_no_part_of_a_search(  # M1
+    dovecot: Dovecot, new_user: Callable[[], str]
+) -> None:
+    user = new_user()
+    odd = ["<{0A-1B}@example.com>", "<a(1)@x>", "<x{5}@[127.0.0.1]>", '<a"b\\c@x>', "<%*@x>", "<AND OR@x>"]
+    dovecot.deliver(user, *(f"Message-ID: {each}\r\n\r\nhello\r\n".encode() for each in odd))
+    async with connected(dovecot, user) as connection:
+        for at, each in enumerate(odd, start=1):
+            assert (await connection.find("INBOX", ["Message-ID"], [each]))[1] == [at], each
+        found = await connection.find("INBOX", ["Message-ID", "References"], odd)
+        assert found[1] == list(range(1, 1 + len(odd)))
+
+
 async def test_flags_and_keywords_are_added(dovecot: Dovecot, new_user: Callable[[], str]) -> None:  # M2
     user = new_user()
     dovecot.deliver(user, MAIL)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adapters.models.scripted import CallsTools, Says
@@ -104,6 +104,7 @@ def test_headers_in_any_bytes_leave_the_body_where_it_is(lines: list[bytes], bod
 
 @FEW
 @given(WORDS, st.sampled_from(["utf-8", "iso-8859-2", "windows-1250", "utf-16"]))
+@example("0" * 24, "utf-16")  # two encoded words
 def test_a_subject_is_read_in_whatever_charset_it_was_written(text: str, charset: str) -> None:
     written = email.header.Header(text, charset).encode(linesep="\r\n")
     assert mail(Subject=written).subject.split() == text.split()

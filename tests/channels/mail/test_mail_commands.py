@@ -77,6 +77,13 @@ def _run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProc
 
 RULE = {"name": "r", "match": {"all": True}, "route": "pipeline"}
 PROFILE = {"system_prompt_file": "prompt.txt", "tools": []}
+IMAP = {"host": "imap.example", "user": OWN, "password_env": "P"}
+
+
+def _by_token(url: str) -> dict[str, Any]:
+    oauth2 = {"token_url": url, "client_id": "me", "refresh_token_env": "R"}
+    return {"mailbox": {"name": "m", "imap": {"host": "imap.example", "user": OWN, "oauth2": oauth2}}}
+
 
 MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"routing": {"rules": [{**RULE, "match": {}}]}}, ["/routing/rules/0/match"]),
@@ -168,6 +175,12 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         ["/pipeline/draft/instructions", "/pipeline/draft/x"],
     ),
     ({"tools": {"t": {"url": "https://x.example", "parameters": {"type": 5}}}}, ["/tools/t/parameters"]),
+    (_by_token("http://tokens.example/token"), ["/mailbox/imap/oauth2/token_url"]),
+    (_by_token("https://tokens.example/token#x"), ["/mailbox/imap/oauth2/token_url"]),
+    (_by_token("https://tokens.example:port/token"), ["/mailbox/imap/oauth2/token_url"]),
+    (_by_token("https://me@tokens.example/token"), ["/mailbox/imap/oauth2/token_url"]),
+    ({"mailbox": {"name": "m", "imap": IMAP, "address": "jána@example.org"}}, ["/mailbox/address"]),
+    ({"mailbox": {"name": "m", "imap": {**IMAP, "user": "jána@example.org"}}}, ["/mailbox"]),
 ]
 
 
@@ -182,6 +195,22 @@ def test_a_mistake_is_found_at_its_place(
     assert set(pointers) <= set(found)  # M3, M4
     extra = [each for each in found if not any(each.startswith(known) for known in pointers)]
     assert not extra
+
+
+@pytest.mark.parametrize(
+    "url", ["https://tokens.example/o/token/", "http://[::1]:8/token?tenant=a/", "HTTP://localhost/token"]
+)
+def test_the_address_of_a_token_server_is_kept_as_it_is_given(tmp_path: Path, url: str) -> None:  # M3
+    loaded = load_config(_config(tmp_path, **_by_token(url)))
+    oauth2 = loaded.config.every_mailbox[0].imap.oauth2
+    assert oauth2 is not None
+    assert oauth2.token_url == url
+
+
+def test_an_address_beyond_ascii_is_replaced_by_one_or_is_an_alias(tmp_path: Path) -> None:  # M3
+    imap = {**IMAP, "user": "jána@example.org"}
+    mailbox = {"name": "m", "imap": imap, "address": OWN, "aliases": ["jána@example.org"]}
+    assert check(_config(tmp_path, mailbox=mailbox)) == 0
 
 
 def test_a_mistake_in_an_expression_is_told_in_words(

@@ -14,7 +14,7 @@ from adapters.models.scripted import Answers, CallsTools, Fails, Says, ScriptedM
 from channels.mail.config import MailConfig
 from channels.mail.memory_mailbox import MemoryAllowance, MemoryJournal, MemoryMailbox
 from channels.mail.message import ParsedMail, parse_mail
-from channels.mail.ports import Decision, RunOutcome, RunProgress
+from channels.mail.ports import UNKNOWN, Decision, Delivery, OutgoingMail, RunOutcome, RunProgress
 from channels.mail.processing import MailRun, RunParts, process_message
 from channels.mail.routing import judge
 from flow_engine.errors import RetryLater
@@ -285,6 +285,34 @@ async def test_beyond_the_limits_replies_are_drafts() -> None:
     assert "24 hours" in str([event.facts for event in world.journal.events][2])
 
 
+@pytest.mark.parametrize(
+    ("reason", "then"), [("the SMTP server refused it with 554", "send"), (UNKNOWN, "draft")]
+)
+async def test_a_reply_that_became_a_draft_uses_up_no_limit_unless_it_may_have_gone_out(
+    reason: str, then: str
+) -> None:
+    settings = config(RULES, limits={"replies_per_thread": 1, "replies_per_correspondent": 1})
+    world = World(settings, [])
+    world.model = ScriptedModel(
+        lambda r: Says("") if r.messages[-1].role == "tool" else CallsTools([reply()])
+    )
+    well, world.mailbox = world.mailbox, _Refused(reason)
+    await world.run(run_id="a0", **TRUSTED)
+    world.mailbox = well
+    await world.run(run_id="a1", **TRUSTED)
+    assert world.sent == [then]  # M15
+
+
+async def test_a_mail_without_message_id_is_a_thread_of_its_own() -> None:
+    world = World(config(RULES, limits={"replies_per_thread": 1}), [])
+    world.model = ScriptedModel(
+        lambda r: Says("") if r.messages[-1].role == "tool" else CallsTools([reply()])
+    )
+    for number in range(2):
+        await world.run(run_id=f"a{number}", **TRUSTED, Message_ID=None)
+    assert world.sent == ["send", "send"]  # M15
+
+
 async def test_escalation_flags_the_mail() -> None:
     world = World(config(RULES), [CallsTools([call("escalate", reason="dose")]), Says("")])
     outcome = await world.run()
@@ -415,6 +443,17 @@ class _Away(MemoryMailbox):
         raise RetryLater("mail_away", "no connection")
 
 
+class _Refused(MemoryMailbox):
+    """Leaves as a draft what should be sent."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+
+    async def send(self, mail: OutgoingMail) -> Delivery:
+        return Delivery("drafted", self.reason)
+
+
 @pytest.mark.parametrize(
     "limits", [{"run_tokens": 10}, {"run_tool_calls": 1}, {"run_seconds": 1}, {"runs_per_sender": 1}]
 )
@@ -431,6 +470,24 @@ async def test_a_budget_that_is_used_up_ends_the_run(limits: dict[str, int]) -> 
     assert outcome.status == "error"
     assert "budget" in (outcome.error or "") or "24 hours" in (outcome.error or "")
     assert outcome.progress.iterations <= 2
+
+
+@pytest.mark.parametrize(("calls", "status"), [(2, "completed"), (3, "error")])
+async def test_a_run_makes_as_many_tool_calls_as_its_budget_has_and_none_more(
+    calls: int, status: str
+) -> None:
+    asked = [call("create_draft", n, to="a@x.example", subject=f"{n}", body="Y") for n in range(calls)]
+    world = World(config(RULES, limits={"run_tool_calls": 2}), [CallsTools(asked), Says("Done.")])
+    outcome = await world.run()
+    assert (outcome.status, len(outcome.progress.tool_calls)) == (status, 2)  # M15
+    assert world.sent == ["draft", "draft"]
+    assert outcome.progress.started is None
+
+
+async def test_refused_calls_use_up_the_budget_too() -> None:
+    world = World(config(RULES, limits={"run_tool_calls": 2}), lambda _: CallsTools([call("fly")]))
+    outcome = await world.run()
+    assert (outcome.status, outcome.progress.iterations) == ("error", 3)  # M15
 
 
 async def test_a_senders_tokens_of_the_day_end_its_runs_and_refuse_further_ones() -> None:

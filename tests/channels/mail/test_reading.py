@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from channels.mail.addresses import read_addresses
-from channels.mail.message import parse_mail
+from channels.mail.message import HASHED_BYTES, parse_mail
 from channels.mail.preprocessing import crisp_text, default_text, read_inquiry, reads
 from tests.channels.mail.mails import mail, raw_mail
 
@@ -44,6 +44,47 @@ def test_a_forward_keeps_what_it_forwards() -> None:
     assert "Help!" not in mail(text, Subject="Re: help").own_text
 
 
+FORWARDED = (
+    "---------- Forwarded message ---------\nFrom: Petr <petr@x.example>\nDate: Mon, May 4, 2026\n"
+    "Subject: pills\nTo: <anna@x.example>\n\nHave you any?\n\n--\nPetr"
+)
+
+
+@pytest.mark.parametrize("subject", ["Fwd: pills", "[EXTERNAL] Fwd: pills", "RV: pills", "Petr's pills"])
+def test_a_forward_below_a_signature_is_read_whatever_the_subject(subject: str) -> None:  # M12
+    assert mail(FORWARDED, Subject=subject).own_text == FORWARDED
+    signed = f"Please answer him.\n\n-- \nAnna\n\n{FORWARDED}"
+    assert mail(signed, Subject=subject).own_text == f"Please answer him.\n\n{FORWARDED}"
+    quote = "<div class=gmail_quote>" + FORWARDED.replace("<", "&lt;").replace("\n", "<br>") + "</div>"
+    html = mail(f"<p>Please.</p>{quote}", Subject=subject, Content_Type="text/html")
+    assert "Have you any?" in html.own_text
+
+
+def test_a_forward_in_the_history_is_history() -> None:  # M12
+    history = f"From: Bob\nSent: Monday\nTo: Anna\n\nSee below.\n\n{FORWARDED}"
+    assert mail(f"Yes.\n\n{history}", Subject="Re: pills").own_text == "Yes."
+    quote = f"<div class=gmail_quote>On Monday Bob wrote:<br>{FORWARDED[:38]}<br>No</div>"
+    assert mail(f"<p>Yes.</p>{quote}", Content_Type="text/html").own_text == "Yes."
+
+
+def test_what_is_attached_to_the_version_that_is_not_read_is_attached_all_the_same() -> None:  # M15
+    event = "BEGIN:VCALENDAR\r\nBEGIN:VEVENT\r\nSUMMARY:Visit\r\nEND:VEVENT\r\nEND:VCALENDAR"
+    body = "\r\n".join(
+        [
+            *("--o", "Content-Type: text/plain", "", "Plain."),
+            *("--o", "Content-Type: multipart/mixed; boundary=i", ""),
+            *("--i", "Content-Type: text/html", "", "<p>Rich."),
+            *("--i", "Content-Type: text/csv; name=a.csv", "", "a,b"),
+            *("--i", "Content-Type: text/calendar", "", event),
+            *("--i", "Content-Type: text/html", "", "<p>Thanks", "--i--", "--o--"),
+        ]
+    )
+    found = mail(body, Content_Type="multipart/alternative; boundary=o")
+    assert found.text == "Plain."
+    assert [(each.name, each.text) for each in found.attachments] == [("a.csv", "a,b")]
+    assert [each.summary for each in found.invitations] == ["Visit"]
+
+
 def test_html_is_read_as_text_without_its_quotes() -> None:
     quote = "<div class=gmail_quote>On Monday<blockquote>No</blockquote></div>"
     body = f"<p>Yes<br>please</p>{quote}<style>p{{}}</style>"
@@ -67,6 +108,15 @@ LIES = [
 def test_charsets_that_lie_are_seen_through(real: str, declared: str) -> None:
     head = raw_mail("", Content_Type=f"text/plain; charset={declared}")
     assert parse_mail(head + "Žluťoučký kůň".encode(real)).text == "Žluťoučký kůň"
+
+
+def test_odd_parameters_of_a_part_are_no_reason_not_to_read_it() -> None:  # M1
+    odd = "text/plain; charset*=utf-8''utf-8"
+    raw = raw_mail("Dobrý den", Content_Type=odd, Content_Transfer_Encoding="8bit")
+    assert parse_mail(raw).own_text == "Dobrý den"
+    part = f"--o\r\nContent-Type: {odd}; name=a.txt\r\n\r\nDobrý den\r\n--o--"
+    (attached,) = mail(part, Content_Type="multipart/mixed; boundary=o").attachments
+    assert (attached.name, attached.text) == ("a.txt", "Dobrý den")
 
 
 def test_plain_text_is_preferred_to_html_and_attachments_are_listed() -> None:
@@ -141,6 +191,17 @@ def test_the_hash_tells_mails_of_one_id_apart() -> None:
     assert len({each.digest for each in (*same, *others)}) == 1 + len(others)
 
 
+def test_the_hash_does_not_depend_on_how_much_is_read() -> None:  # M1
+    raw = b"From: a@x.example\r\nTo: b@x.example\r\nDate: Mon, 02 Mar 2026 09:00:00 +0100\r\nSubject: Hi\r\n"
+    raw += b"\r\nHello.\r\n"
+    digests = {parse_mail(raw, most_bytes=most).digest for most in (1, 20, len(raw) - 3, 10_000, None)}
+    assert digests == {"e88f90060378f0c6ce051f8b9e16b1f6c853b9bef96ad6b5b78129cc92cb2fe8"}
+    cut = parse_mail(raw, most_bytes=len(raw) - 3)
+    assert (cut.is_cut, cut.size, cut.text) == (True, len(raw), "Hello")
+    large = raw + b"x" * HASHED_BYTES
+    assert parse_mail(large, most_bytes=1_000).digest == parse_mail(large[:HASHED_BYTES]).digest
+
+
 def test_a_cut_mail_says_so() -> None:
     found = parse_mail(raw_mail("The beginning."), size=30_000_000)
     assert (found.is_cut, found.size, found.text) == (True, 30_000_000, "The beginning.")
@@ -151,6 +212,8 @@ def test_threading_headers() -> None:
     found = mail(References="<a@x>\r\n <b@x>", In_Reply_To="<b@x> (Bob)")
     assert (found.references, found.in_reply_to, found.thread) == (("<a@x>", "<b@x>"), ("<b@x>",), "<a@x>")
     assert mail().thread == "<1@customer.example>"
+    found = mail(References="<a@x> <b@x> <c@x> <d@x>", In_Reply_To="<d@x>")
+    assert found.relatives == ("<1@customer.example>", "<d@x>", "<a@x>", "<c@x>", "<b@x>")  # M1
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,11 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+import structlog
 
 from adapters.models.scripted import Answers, CallsTools, Fails, Says, Stalls, Step
+from channels.mail import intake
+from channels.mail.routing import judge
 from channels.mail.working import GONE
 from flow_engine.ports.models import LLMRequest, ToolCall
 from tests.channels.mail.dovecot import Dovecot
@@ -103,6 +106,28 @@ async def test_the_same_mail_again_is_no_second_run_and_another_content_is(world
     assert len({row["id"] for row in rows}) == 3
 
 
+async def test_a_mail_that_brings_out_a_bug_ends_its_own_run_and_nothing_else(  # M1
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judging(settings: Any, box: Any, found: Any) -> Any:
+        if found.subject.startswith("Odd"):
+            raise ZeroDivisionError
+        return judge(settings, box, found)
+
+    monkeypatch.setattr(intake, "judge", judging)
+    path = world.write(config(world.dovecot.port, world.user))
+    async with world.serving(path, [Says("fine")]) as service:
+        with structlog.testing.capture_logs() as logs:
+            world.dovecot.deliver(world.user, mail("odd", subject="Odd"), mail(1))
+            rows = await ended(service, 2)
+        shown = await service.runs.row("default", str(rows[0]["id"]))
+    assert [row["status"] for row in rows] == ["error", "completed"]
+    assert rows[0]["error"] == "the mail could not be read: ZeroDivisionError"
+    assert shown["ended_at"] is not None
+    (told,) = [line for line in logs if line["event"] == "mail_not_read"]
+    assert (told["uid"], type(told["exc_info"])) == (1, ZeroDivisionError)
+
+
 async def test_another_uidvalidity_answers_nothing_twice_and_loses_nothing(world: World) -> None:  # M1
     path = world.write(config(world.dovecot.port, world.user))
     world.dovecot.deliver(world.user, mail("old"))
@@ -117,6 +142,19 @@ async def test_another_uidvalidity_answers_nothing_twice_and_loses_nothing(world
         await asyncio.sleep(0.3)
         assert len(await service.runs.rows("default")) == 3
     assert [row["message_id"] for row in rows] == [f"<m{n}@example.com>" for n in (1, 2, 3)]
+
+
+async def test_another_bound_of_what_is_read_is_no_other_mail(world: World) -> None:  # M1
+    document = config(world.dovecot.port, world.user)
+    since, body = date(2020, 1, 1), "Have you any? " * 2_000
+    for most_mb in (0.01, 0.02, 25):
+        document["limits"]["max_message_mb"] = most_mb
+        async with world.serving(world.write(document), [Says("fine")], since=since) as service:
+            if most_mb == 0.01:
+                world.dovecot.deliver(world.user, mail(body=body))
+            rows = await ended(service, 1)
+            await until(lambda looks=service.intakes[0]: looks._since is None)
+            assert len(await service.runs.rows("default")) == len(rows) == 1
 
 
 async def test_another_account_under_the_same_name_begins_anew(  # M1

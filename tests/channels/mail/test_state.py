@@ -58,6 +58,21 @@ async def test_replies_and_runs_are_counted_over_24_hours(  # M15
     assert await allowed.run("r2", "a@example.org") is None
 
 
+async def test_what_was_not_sent_uses_up_no_limit(table: RecordStore, runs: RunStore) -> None:  # M15
+    allowed = state(table, runs, replies_per_correspondent=1, replies_per_thread=2)
+    assert await allowed.reply("<1>", "thread", ["b@example.org"]) is None
+    assert await allowed.reply("<2>", "other", ["a@example.org", "b@example.org"]) is not None
+    assert await allowed.reply("<3>", "thread", ["a@example.org"]) is None, "a@ has had none"
+    assert (
+        await allowed.reply("<4>", "thread", ["c@example.org"]) == "the thread has had 2 replies in 24 hours"
+    )
+    assert await allowed.reply("<5>", "new", ["c@example.org"]) is None, "c@ has had none"
+    for _ in range(2):
+        await allowed.unsent("<3>", "thread", ["A@example.org"])
+    assert await allowed.reply("<6>", "thread", ["a@example.org"]) is None
+    assert await allowed.reply("<3>", "thread", ["d@example.org"]) is not None, "it is counted anew"
+
+
 async def test_a_senders_tokens_are_those_of_all_its_runs_of_a_day(  # M15
     table: RecordStore, runs: RunStore, time: Time
 ) -> None:

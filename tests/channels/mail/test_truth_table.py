@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -166,6 +167,9 @@ TRUST: list[tuple[dict[str, Any], dict[str, Any], bool, bool]] = [
     ({"all": True}, {AR: f'"{SERVER}"; dmarc=pass header.from="customer.example"'}, True, True),
     ({"all": True}, {AR: dmarc(server="mx.evil.example")}, False, False),
     ({"all": True}, {AR: dmarc(server=f"{SERVER}.evil.example")}, False, False),
+    ({"all": True}, {AR: f"=?utf-8?q?{dmarc().replace(' ', '_')}?="}, False, False),
+    ({"all": True}, {AR: f"=?utf-8?b?{b64encode(PASS.encode()).decode()}?="}, False, False),
+    ({"all": True}, {AR: f"{SERVER}; =?utf-8?q?dmarc=3Dpass?= {CUSTOMER}"}, False, False),
     ({"all": True}, {AR: dmarc("evil.example")}, False, False),
     ({"all": True}, {AR: dmarc("mail.customer.example")}, False, False),
     ({"all": True}, {AR: dmarc(result="fail")}, False, False),
