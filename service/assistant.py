@@ -1,10 +1,12 @@
 """The assistant inside the gateway: whose workspaces it opens, and how it asks the gateway's own models."""
 
+import hashlib
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import orjson
 from starlette.requests import Request
 
 from adapters.models.factory import ConnectedModel, build_model
@@ -12,6 +14,7 @@ from api.auth import Principal
 from channels.gateway import app, config
 from channels.workspace import assistant, index, routes
 from channels.workspace.rules import read_rules
+from flow_engine.errors import CallTheOperator
 from flow_engine.ports.clock import SystemClock
 from service.settings import Settings, read_settings
 
@@ -29,7 +32,9 @@ class Base:
 
 
 def assistant_model(base: Base, model: str) -> ConnectedModel:
-    """A model behind an OpenAI-compatible base. Raises CallTheOperator for a name that cannot be asked."""
+    """One model behind an OpenAI-compatible base. Raises CallTheOperator for a name that cannot be asked."""
+    if "," in model:  # would be a list to fall back on, of models that need not be the base's
+        raise CallTheOperator("llm_not_configured", f"{model!r} names several models; accepted is one")
     settings = read_settings(Settings).model_copy(
         update={
             "llm_model": f"local:{model}",
@@ -51,7 +56,8 @@ class OwnDoor:
         self._callers: dict[str, app.Principal] = {}
 
     def key_for(self, caller: app.Principal) -> str:
-        key = f"{self._secret}.{caller.tenant_id}.{caller.name}"
+        whose = hashlib.sha256(orjson.dumps((caller.tenant_id, caller.name))).hexdigest()
+        key = f"{self._secret}.{whose}"
         self._callers[f"Bearer {key}"] = caller
         return key
 

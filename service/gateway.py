@@ -29,6 +29,7 @@ from channels.gateway.database import FILE_NAME, GatewayDatabase
 from channels.gateway.routing import Breaker, Routing, Server
 from channels.gateway.usage import UsageRecords
 from flow_engine.errors import CallTheOperator
+from flow_engine.ports.outbound import header_key
 from flow_engine.ports.telemetry import Tracing, Untraced
 from service.assistant import OwnDoor, assistant_routes
 from service.logs import configure_logging
@@ -115,13 +116,12 @@ async def gateway_service(
 def _key_of(backend: Backend, environ: Mapping[str, str]) -> str | None:
     if backend.key_env is None:
         return None
-    key = environ.get(backend.key_env, "").strip()
-    if not key:
+    try:
+        key = header_key(environ.get(backend.key_env))
+    except ValueError as error:
+        raise CallTheOperator("gateway_config_invalid", f"{backend.key_env}: {error}") from None
+    if key is None:
         log.warning("backend_without_key", backend=backend.name, variable=backend.key_env)
-    elif not (key.isascii() and key.isprintable()):
-        raise CallTheOperator(
-            "gateway_config_invalid", f"the key in {backend.key_env} cannot be sent in a header"
-        )
     return key
 
 

@@ -1,6 +1,6 @@
 """The assistant's commands that need no model, and how each of them opens its workspace."""
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -8,7 +8,7 @@ from typing import Literal
 import orjson
 import typer
 
-from channels.workspace import assistant, index, store
+from channels.workspace import assistant, confinement, files, index, store
 from channels.workspace.rules import TOOLS, Rules, read_rules
 from channels.workspace.undo import undo
 from flow_engine.errors import CallTheOperator, ReloadAndDecide
@@ -96,16 +96,25 @@ def undo_changes(options: Options, name: str | None, *, force: bool) -> int:
     return 0
 
 
+def _resolved(options: Options, path: str) -> str:
+    with closing(confinement.Root(store.detect(options.directory, Path.home())[0])) as root:
+        try:
+            return root.resolved(path)
+        except (confinement.Outside, confinement.Refused, OSError) as error:
+            told = files.described(path, error)
+            raise CallTheOperator(told["error"].lower(), told["message"]) from None
+
+
 def explain(options: Options, subject: str, tool: str, *, as_json: bool) -> int:
-    """What the rules say about a command, or about a path for a tool of files."""
+    """What the rules say about a command, or for a tool of files about a path, without its links. Raises
+    CallTheOperator for a path that the tool would refuse."""
     if tool not in TOOLS:
         raise CallTheOperator("tool_unknown", f"there is no tool {tool!r}; accepted are {', '.join(TOOLS)}")
     rules = options.rules or read_rules(rules_file())
-    decision = rules.decide(
-        tool,
-        path=None if tool == "shell_exec" else subject,
-        command=subject if tool == "shell_exec" else None,
-    )
+    if tool == "shell_exec":
+        decision = rules.decide(tool, command=subject)
+    else:
+        decision = rules.decide(tool, path=_resolved(options, subject))
     found = [rule.model_dump(exclude_none=True) for rule in decision.rules]
     if as_json:
         typer.echo(orjson.dumps({"decision": decision.verdict, "rules": found}))

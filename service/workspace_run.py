@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 import orjson
 import typer
@@ -16,8 +17,9 @@ from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType] - it
 from adapters.http_door import listen
 from adapters.models import factory, fake_openai, scripted
 from api.auth import LocalOnly
-from channels.gateway.config import GatewayFile, GatewaySettings
+from channels.gateway.config import ADDRESSES, GatewayFile, GatewaySettings, is_address
 from channels.workspace import assistant
+from channels.workspace.confinement import is_text
 from channels.workspace.index import EmbeddingFailed, GatewayEmbedder
 from channels.workspace.rules import Rules, answers_to, said_yes
 from channels.workspace.store import FOLDER
@@ -47,6 +49,12 @@ async def gateway_base(
     url = options.gateway or own.gateway_url
     if url is not None and file is None:
         key = None if own.gateway_key is None else own.gateway_key.get_secret_value()
+        if not is_address(url):
+            raise CallTheOperator("gateway_config_invalid", f"the gateway {url!r}: {ADDRESSES}")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise CallTheOperator(
+                "gateway_config_invalid", "the key in FLOW_ENGINE_GATEWAY_KEY cannot be sent in a header"
+            )
         yield Base(base_url(url), key)
         return
     gateway = read_settings(GatewaySettings)
@@ -144,11 +152,19 @@ class _Output:
             self.note(f"[{result['status']}] session {result['session']}, turn {result['turn']}")
 
 
+def visible(text: str) -> str:
+    """Without what moves the cursor, turns text round or hides it: such a character is shown as `\\u001b`."""
+    return "".join(
+        f"\\u{ord(each):04x}" if each not in "\n\t" and category(each) in ("Cc", "Cf") else each
+        for each in text
+    )
+
+
 def tool_line(tool: Mapping[str, Any]) -> str:
     """What a call is about and how it went, in one line."""
     arguments = tool["arguments"]
     subject = arguments.get("command", arguments.get("path", arguments.get("query", "")))
-    return " ".join(f"{tool['name']} {subject}: {tool['status']}".split())
+    return " ".join(visible(f"{tool['name']} {subject}: {tool['status']}").split())
 
 
 def run_task(
@@ -161,8 +177,10 @@ def run_task(
     max_iterations: int,
 ) -> int:
     """The exit status: 0 only when the task was completed. `resume` as in `at_work`. Raises CallTheOperator
-    `yes_to_invalid`, and as `at_work`."""
+    `yes_to_invalid`, `task_invalid` for what is no UTF-8, and as `at_work`."""
     configure_logging("critical")
+    if not is_text(task):
+        raise CallTheOperator("task_invalid", "the task is no UTF-8")
     answers = answers_to(yes_to)
 
     async def ran() -> int:

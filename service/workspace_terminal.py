@@ -24,7 +24,7 @@ from channels.workspace import assistant, rules, toolbox
 from flow_engine.errors import CallTheOperator
 from service.logs import configure_logging
 from service.workspace import Options, rules_file
-from service.workspace_run import Work, at_work, tool_line
+from service.workspace_run import Work, at_work, tool_line, visible
 
 COLOURS: Final[Mapping[str, str]] = {"done": "green", "failed": "red", "rejected": "yellow"}
 
@@ -48,7 +48,7 @@ def chat(options: Options, *, resume: str | None) -> int:
             with Keys() as keys:
                 for prompt in _prompts(console, keys):
                     workspace.store.remember(session, prompt)
-                    screen = _Screen(console, keys)
+                    screen = Screen(console, keys)
                     try:
                         runner.run(keys.stopping(_turn(work, prompt, screen)))
                     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -131,16 +131,17 @@ def _prompts(console: Console, keys: Keys) -> Generator[str]:
             yield text
 
 
-async def _turn(work: Work, prompt: str, screen: _Screen) -> None:
+async def _turn(work: Work, prompt: str, screen: Screen) -> None:
     try:
         await assistant.run_turn(work.workspace, work.model, None, work.session, prompt, screen, screen.show)
     except (assistant.MaxIterationsExceeded, assistant.TurnFailed) as error:
         screen.pause()
-        screen.console.print(Text(str(error), style="red"))
+        screen.console.print(Text(visible(str(error)), style="red"))
 
 
-class _Screen:
-    """Shows the frames of one turn, and asks whoever sits there, the change in colours first."""
+class Screen:
+    """Shows the frames of one turn, and asks whoever sits there, the change in colours first. Nothing of the
+    model's reaches the terminal as an escape sequence: it could show another command than it asks for."""
 
     def __init__(self, console: Console, keys: Keys) -> None:
         self.console = console
@@ -156,7 +157,7 @@ class _Screen:
 
     async def show(self, frame: assistant.Frame) -> None:
         if "content" in frame:
-            self._text += frame["content"]
+            self._text += visible(frame["content"])
             if not isinstance(self._live, Live):
                 text = self._text
                 self.pause()
@@ -186,15 +187,15 @@ class _Screen:
     async def decide(self, question: toolbox.Question) -> toolbox.Choice:
         """Raises KeyboardInterrupt for Ctrl-C; the end of the input is a no."""
         self.pause()
-        subject = question.command if question.command is not None else question.path or ""
+        subject = visible(question.command if question.command is not None else question.path or "")
         self.console.print(Text.assemble((question.name, "bold"), f" {subject}"))
         if question.diff:
-            self.console.print(Syntax(question.diff, "diff", background_color="default"))
+            self.console.print(Syntax(visible(question.diff), "diff", background_color="default"))
         choices: dict[str, tuple[toolbox.Choice, str]] = {"y": ("once", "once")}
         if question.command is None:
             choices["s"] = ("session", "for the session")
         if question.always is not None:
-            choices["a"] = ("always", f"always: {question.always.command or question.always.path}")
+            choices["a"] = ("always", visible(f"always: {question.always.command or question.always.path}"))
         choices["n"] = ("no", "no")
         listed = ", ".join(f"{key} {text}" for key, (_, text) in choices.items())
         try:

@@ -49,9 +49,16 @@ _HOSTED: Final = ("openai", "vllm", "gemini")
 _OLLAMA: Final = ("num_ctx", "keep_alive")
 _CLOSED = ConfigDict(frozen=True, extra="forbid")
 _ADDRESS = re.compile(
-    r"https?://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?(?:/[^\x00-\x20?#\x7f]*)?", re.ASCII
+    r"https?://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?(?:/[^\x00-\x20?#\x7f]*)?", re.ASCII
 )
+ADDRESSES = "accepted is http:// or https://, a host, and where there are any a port and a path"
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def is_address(text: str) -> bool:
+    """Whether a server can be asked there."""
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and text.isascii() and int(match[1] or 0) <= 65_535
 
 
 class Backend(BaseModel):
@@ -76,10 +83,8 @@ class Backend(BaseModel):
     @field_validator("url")
     @classmethod
     def _an_address(cls, value: str) -> str:
-        if not (value.isascii() and _ADDRESS.fullmatch(value)):
-            raise ValueError(
-                "accepted is http:// or https://, a host, and where there are any a port and a path"
-            )
+        if not is_address(value):
+            raise ValueError(ADDRESSES)
         return value.rstrip("/")
 
     @model_validator(mode="wrap")

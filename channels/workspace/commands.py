@@ -89,6 +89,11 @@ class SimpleCommand:
     words: tuple[str, ...]
     literal: bool
 
+    @property
+    def wraps(self) -> bool:
+        """Whether it runs another command."""
+        return self.words[0].rpartition("/")[2] in WRAPPERS
+
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
@@ -110,8 +115,19 @@ def read_line(line: str) -> CommandLine:
         waiting += reversed(nodes[-1].children)
     parsed = not tree.root_node.has_error and "\0" not in line
     plain = parsed and all(_is_plain(node) for node in nodes)
-    commands = tuple(command for node in nodes if (command := _simple(node)) is not None)
+    found = [command for node in nodes if (command := _simple(node)) is not None]
+    commands = (*found, *_in_here_documents(line))
     return CommandLine(commands, plain and bool(commands), parsed and bool(commands))
+
+
+def _in_here_documents(line: str) -> list[SimpleCommand]:
+    """Of a line with a here-document whose end is not quoted: the grammar takes the backticks in it for text.
+    All that stands between two backticks is read, since quotes before it could set a pair of them off."""
+    if not re.search(r"(?<!<)<<(?!<)-?+[ \t]*+(?!['\"]|\\[^\n])", line):
+        return []
+    pieces = re.sub(r"(\\.)|`", lambda m: m[1] or "\0", line, flags=re.DOTALL).split("\0")[1:-1]
+    inner = [re.sub(r"\\([\\`$])", r"\1", piece) for piece in pieces]
+    return [command for piece in inner for command in read_line(piece).commands]
 
 
 def _is_plain(node: Node) -> bool:

@@ -9,6 +9,7 @@
 3. A file is written beside its place, flushed, and renamed into a directory that is held open: a link of
    that name is replaced, never followed.
 4. `.agentichat` and `.git` are read only.
+5. A name that is no UTF-8 is not there: no answer to a model, and no database, could hold it.
 """
 
 import ctypes
@@ -42,6 +43,11 @@ class Refused(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def is_text(name: str) -> bool:
+    """Whether a name of the file system, or an argument of the program, is UTF-8."""
+    return not any("\ud800" <= each <= "\udfff" for each in name)
 
 
 def _openat2(folder: int, path: str, flags: int, mode: int) -> int:
@@ -126,6 +132,8 @@ class Root:
     def _relative(self, path: str) -> str:
         """Raises Outside for an absolute path elsewhere, Refused `INVALID_PATH` for what is none. One below
         the root is taken as relative to it."""
+        if not is_text(path):
+            raise Refused("INVALID_PATH", f"{path!r} is no UTF-8")
         if "\0" in path or len(path) > LONGEST_PATH or path.count("/") > DEEPEST:
             raise Refused("INVALID_PATH", "a path holds no NUL, and is not endless")
         if path.startswith("/"):
@@ -136,8 +144,10 @@ class Root:
         return path or "."
 
     def name_of(self, descriptor: int) -> str:
-        """Where an open file is, relative to the root, `.` for the root itself. Raises Outside."""
+        """Where an open file is, relative to the root, `.` for the root itself. Raises Outside, Refused."""
         real = os.readlink(f"/proc/self/fd/{descriptor}")
+        if not is_text(real):
+            raise Refused("INVALID_PATH", f"{real!r} is no UTF-8")
         base = str(self.path)
         if real == base:
             return "."
@@ -279,7 +289,7 @@ class Root:
         """Names in a directory with what they are, links as links, sizes in bytes, by name. Raises Outside,
         OSError."""
         with self.folder(path) as (folder, _):
-            for name in sorted(os.listdir(folder)):
+            for name in sorted(filter(is_text, os.listdir(folder))):
                 with suppress(FileNotFoundError):
                     yield name, os.stat(name, dir_fd=folder, follow_symlinks=False)
 

@@ -7,11 +7,12 @@ can be read by their path. `.git` and `.agentichat` are never walked.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -20,7 +21,7 @@ from typing import Any, Final, cast
 import re2
 from pathspec import GitIgnoreSpec
 
-from channels.workspace.confinement import PROTECTED, Content, Outside, Refused, Root
+from channels.workspace.confinement import PROTECTED, Content, Outside, Refused, Root, is_text
 
 MOST_FILE_BYTES: Final = 10_000_000
 MOST_SEARCHED_BYTES: Final = 2_000_000
@@ -31,7 +32,14 @@ MOST_MATCHES: Final = 200
 SEARCH_WITHIN_S: Final = 20.0
 DEEPEST: Final = 60
 
+_NO_PLAIN_LINES: Final = r"--regexp=(?-u:[\x0b-\x0d\x1c-\x1e\x80-\xff])"
+"""Finds what ripgrep's regexes read otherwise than ours: all beyond ASCII, and other ends of lines."""
+_READ_OTHERWISE: Final = re.compile(r"\\[Az]|\(\?\w*-|&&|--|~~|\[[^\]]*\[[^:]")
+"""Regexes that are another in ripgrep: ends of a text, flags that are off, sets of characters in sets."""
+
 Result = dict[str, Any]
+Shown = Callable[[str], bool]
+"""Whether a path may be among the results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +121,22 @@ def walk(root: Root, folder: str = ".", *, recursive: bool = True) -> Iterator[F
         waiting += reversed(below)
 
 
-def list_files(root: Root, path: str, *, recursive: bool = False, pattern: str | None = None) -> Result:
+def everything(path: str) -> bool:
+    """Leaves nothing out."""
+    return True
+
+
+def list_files(
+    root: Root, path: str, *, recursive: bool = False, pattern: str | None = None, shown: Shown = everything
+) -> Result:
     """`{files: [{path, type, size}], truncated}`. A pattern with `/` is for paths, another for names."""
     files: list[Result] = []
     truncated = False
     for found in walk(root, path, recursive=recursive):
         name = found.path if pattern and "/" in pattern else found.path.rpartition("/")[2]
         if pattern is not None and (found.kind == "directory" or not fnmatchcase(name, pattern)):
+            continue
+        if not shown(found.path):
             continue
         if len(files) == MOST_LISTED:
             truncated = True
@@ -128,32 +145,48 @@ def list_files(root: Root, path: str, *, recursive: bool = False, pattern: str |
     return {"success": True, "path": root.resolved(path), "files": files, "truncated": truncated}
 
 
-def text_of(content: Content, path: str) -> tuple[str, str]:
+def text_of(data: bytes, path: str) -> tuple[str, str]:
     """The text and its encoding. Raises Refused `BINARY_FILE`."""
     for mark, encoding in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
-        if content.data.startswith(mark):
+        if data.startswith(mark):
             with suppress(UnicodeDecodeError):
-                return content.data.decode(encoding), encoding
-    if b"\0" in content.data[:8_192]:
-        raise Refused("BINARY_FILE", f"{path!r} is no text: {len(content.data)} bytes")
+                return data.decode(encoding), encoding
+    if b"\0" in data[:8_192]:
+        raise Refused("BINARY_FILE", f"{path!r} is no text: {len(data)} bytes")
     try:
-        return content.data.decode("utf-8"), "utf-8"
+        return data.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
-        return content.data.decode("latin-1"), "latin-1"
+        return data.decode("latin-1"), "latin-1"
+
+
+def appended(data: bytes, more: str, path: str) -> bytes:
+    """A file's content with more text, in the encoding that it is read in. Raises Refused `BINARY_FILE`, and
+    `INVALID_ARGUMENTS` for a text that the encoding does not hold."""
+    _, encoding = text_of(data, path)
+    plain = {"utf-8-sig": "utf-8", "utf-16": "utf-16-be" if data.startswith(b"\xfe\xff") else "utf-16-le"}
+    try:
+        return data + more.encode(plain.get(encoding, encoding))
+    except UnicodeEncodeError as error:
+        wrong = ascii(more[error.start])
+        raise Refused(
+            "INVALID_ARGUMENTS",
+            f"content: {path!r} is {encoding}, which does not hold {wrong}; nothing is written",
+        ) from None
 
 
 def read_file(root: Root, path: str, start: int | None, end: int | None) -> tuple[Result, Content]:
     """`{content, start_line, end_line, total_lines, encoding, truncated}`, lines from 1, both ends
     included; and the file as it was. Raises Outside, Refused, OSError."""
     content = root.read(path, MOST_FILE_BYTES)
-    text, encoding = text_of(content, path)
+    text, encoding = text_of(content.data, path)
     lines = text.splitlines(keepends=True)
     first = max(1, start or 1)
     last = min(len(lines), end if end is not None else len(lines), first + MOST_LINES - 1)
     if last < first and lines and (start or end):
         raise Refused("NO_SUCH_LINES", f"{path!r} has {len(lines)} lines")
     shown = "".join(lines[first - 1 : last])
-    truncated = (last < len(lines) and end is None) or len(shown) > MOST_CHARACTERS
+    wanted = len(lines) if end is None else min(end, len(lines))
+    truncated = last < wanted or len(shown) > MOST_CHARACTERS
     shown = shown[:MOST_CHARACTERS]
     result: Result = {
         "success": True,
@@ -168,7 +201,9 @@ def read_file(root: Root, path: str, start: int | None, end: int | None) -> tupl
     return result, content
 
 
-def search_text(root: Root, query: str, path: str, *, regex: bool, case_sensitive: bool) -> Result:
+def search_text(
+    root: Root, query: str, path: str, *, regex: bool, case_sensitive: bool, shown: Shown = everything
+) -> Result:
     """`{matches: [{path, line, text}], files_searched, truncated}`. A regex is matched in linear time (RE2).
     Raises Outside, Refused, OSError."""
     if not query:
@@ -183,14 +218,16 @@ def search_text(root: Root, query: str, path: str, *, regex: bool, case_sensitiv
         raise Refused("INVALID_REGEX", f"{error}; accepted is the syntax of RE2") from None
     matches: list[Result] = []
     searched, until, truncated = 0, time.monotonic() + SEARCH_WITHIN_S, False
-    flags = [*([] if regex else ["--fixed-strings"]), *([] if case_sensitive else ["--ignore-case"])]
-    names = _named_by_ripgrep(root, path, [*flags, f"--regexp={query}"])
-    for name in _searchable(root, path) if names is None else names:
+    pattern = [*([_NO_PLAIN_LINES] if regex else ["--fixed-strings"]), f"--regexp={query}"]
+    unlike = regex and _READ_OTHERWISE.search(query)
+    flags = [] if case_sensitive else ["--ignore-case"]
+    names = None if unlike else _named_by_ripgrep(root, path, [*flags, *pattern])
+    for name in filter(shown, _searchable(root, path) if names is None else names):
         if len(matches) >= MOST_MATCHES or time.monotonic() > until:
             truncated = True
             break
         with suppress(OSError, Outside, Refused):
-            text, _ = text_of(root.read(name, MOST_SEARCHED_BYTES), name)
+            text, _ = text_of(root.read(name, MOST_SEARCHED_BYTES).data, name)
             searched += 1
             if wanted.search(text) is None and not regex:
                 continue
@@ -201,19 +238,24 @@ def search_text(root: Root, query: str, path: str, *, regex: bool, case_sensitiv
 
 
 def _named_by_ripgrep(root: Root, path: str, pattern: Sequence[str]) -> list[str] | None:
-    """The files in which ripgrep finds the pattern, by path; None where it is not installed, does not
-    understand it, or `path` is no directory. It opens files by their names, so it only says where to look:
-    what is shown is read, and matched, through the root."""
+    """The files in which ripgrep finds the pattern, as `walk` orders them; None where it is not installed,
+    does not understand it, or `path` is no directory. It opens files by their names, so it only says where to
+    look: what is shown is read, and matched, through the root."""
     program, own = shutil.which("rg"), ".agentichat/ignore"
     with suppress(OSError, Outside, Refused):
         if b"\n!" in b"\n" + root.read(own, 1_000_000).data:
             return None  # ripgrep would let .gitignore stand above it
-    if program is None or "\0" in pattern[-1]:
-        return None
+    if program is None or "\0" in pattern[-1] or not pattern[-1].isascii():
+        return None  # it takes Latin-1 for broken UTF-8
     folder = root.resolved(path)
-    options = ["--files-with-matches", "--null", "--no-config", "--hidden", "--no-messages", "--text"]
-    options += ["--no-require-git", "--no-ignore-parent", "--no-ignore-global", "--no-ignore-exclude"]
-    options += ["--no-ignore-dot", "--one-file-system", f"--max-filesize={MOST_SEARCHED_BYTES}"]
+    options = ["--files-with-matches", "--null", "--no-config", "--hidden", "--no-messages"]
+    options += ["--text", "--no-require-git", "--no-ignore-parent", "--no-ignore-global"]
+    options += [
+        "--no-ignore-exclude",
+        "--no-ignore-dot",
+        "--one-file-system",
+        f"--max-filesize={MOST_SEARCHED_BYTES}",
+    ]
     options += [f"--glob=!{name}" for name in sorted(PROTECTED)]
     options += [f"--ignore-file={own}"] if folder == "." else []
     with suppress(OSError, subprocess.TimeoutExpired), root.folder(folder) as (handle, _):
@@ -226,11 +268,17 @@ def _named_by_ripgrep(root: Root, path: str, pattern: Sequence[str]) -> list[str
             check=False,
         )
         if found.returncode <= 1:
-            listed = (os.path.normpath(os.fsdecode(name)) for name in found.stdout.split(b"\0") if name)
-            names = sorted(_joined(folder, name) for name in listed)
+            printed = (os.fsdecode(name) for name in found.stdout.split(b"\0") if name)
+            listed = (os.path.normpath(name) for name in printed if is_text(name))
+            names = sorted((_joined(folder, name) for name in listed), key=_as_walked)
             above = {at: _above(root, at or ".") for at in {name.rpartition("/")[0] for name in names}}
             return [each for each in names if not above[each.rpartition("/")[0]].holds(each, directory=False)]
     return None
+
+
+def _as_walked(path: str) -> list[tuple[bool, str]]:
+    *folders, name = path.split("/")
+    return [*((True, folder) for folder in folders), (False, name)]
 
 
 def _searchable(root: Root, path: str) -> Iterator[str]:

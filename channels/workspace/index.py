@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, Protocol
 
 import httpx2
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from channels.workspace.confinement import Outside, Refused, Root
-from channels.workspace.files import MOST_SEARCHED_BYTES, failure, text_of, walk
+from channels.workspace.files import MOST_SEARCHED_BYTES, Shown, everything, failure, text_of, walk
 from channels.workspace.store import Store
 
 CHUNK_LINES: Final = 60
@@ -111,6 +111,14 @@ def chunks(path: str, text: str) -> Iterator[tuple[int, str]]:
                 break
 
 
+def _ends_with(path: str, content: str, index: int, line: int, text: str) -> bool:
+    """Whether a chunk, as `chunks` gives them, is the file's last one."""
+    if len(text) == MOST_CHUNK:  # it was cut, and does not tell where it ended
+        return len(list(chunks(path, content))) <= index + 1
+    after = "".join(content.splitlines(keepends=True)[line - 1 :])[len(text) :]
+    return not after.strip()
+
+
 class Index:
     """Of one workspace. Without an `embedder`, full text alone; vectors take 4 bytes a number in memory."""
 
@@ -118,7 +126,8 @@ class Index:
         self._root = root
         self._database = store.database
         self._embedder = embedder
-        self._kept: tuple[tuple[str, int, int], NDArray[np.int64], Vectors] | None = None
+        self._whole = False
+        self._kept: tuple[tuple[str, int, int, float], NDArray[np.int64], Vectors] | None = None
 
     async def update(self) -> Indexed:
         """Raises EmbeddingFailed; what was indexed until then stays."""
@@ -138,7 +147,7 @@ class Index:
                     continue
                 with suppress(OSError, Outside, Refused):
                     content = self._root.read(found.path, MOST_SEARCHED_BYTES)
-                    text, _ = text_of(content, found.path)
+                    text, _ = text_of(content.data, found.path)
                     seen.add(found.path)
                     changed += self._put(
                         found.path, text, content.digest, found.mtime, len(content.data), row
@@ -174,14 +183,11 @@ class Index:
         assert self._embedder is not None
         model, done = self._embedder.model, 0
         self._database.execute("DELETE FROM embeddings WHERE model IS NOT ?", (model,))
-        rows = self._database.execute(
-            "SELECT f.id, f.path, c.content FROM files f JOIN fts_content c ON c.rowid = f.id "
-            "WHERE f.id NOT IN (SELECT file_id FROM embeddings)"
-        ).fetchall()
         waiting = [
             (number, index, line, text)
-            for number, path, content in rows
-            for index, (line, text) in enumerate(chunks(path, content))
+            for number, path, content in self._unfinished()
+            # The first chunk comes last: a file that has its vector, and no gap, has them all.
+            for index, (line, text) in reversed(list(enumerate(chunks(path, content))))
         ]
         for start in range(0, len(waiting), AT_ONCE):
             part = waiting[start : start + AT_ONCE]
@@ -195,9 +201,26 @@ class Index:
                 ],
             )
             done += len(part)
+        self._whole = True
         return done
 
-    async def search(self, query: str, top_k: int) -> dict[str, Any]:
+    def _unfinished(self) -> Iterator[tuple[int, str, str]]:
+        """Id, path and content of the files that lack vectors. One may have its first ones only, of a version
+        that began with those: until all are whole, its last vector is compared with its end."""
+        rows = self._database.execute(
+            "SELECT f.id, f.path, c.content, e.found > e.last, l.chunk_index, l.start_line, l.chunk_text "
+            "FROM files f JOIN fts_content c ON c.rowid = f.id "
+            "LEFT JOIN (SELECT file_id, count(*) AS found, max(chunk_index) AS last FROM embeddings "
+            "GROUP BY file_id) e ON e.file_id = f.id "
+            "LEFT JOIN embeddings l ON l.file_id = e.file_id AND l.chunk_index = e.last "
+            "WHERE NOT ? OR coalesce(e.found <= e.last, 1)",
+            (self._whole,),
+        )
+        for number, path, content, gapless, *last in rows:
+            if not gapless or not _ends_with(path, content, *last):
+                yield number, path, content
+
+    async def search(self, query: str, top_k: int, shown: Shown = everything) -> dict[str, Any]:
         """`{results: [{path, start_line, text, score}], ranking: embeddings | bm25, note?}`: by meaning, or
         by words where there are no vectors, and says so."""
         if not self._database.execute("SELECT 1 FROM files LIMIT 1").fetchone():
@@ -205,44 +228,49 @@ class Index:
         why = "no embedding model is configured (FLOW_ENGINE_WORKSPACE_EMBEDDING_MODEL)"
         if self._embedder is not None:
             try:
-                if found := await self._by_meaning(query, top_k):
+                found = await self._by_meaning(query, top_k, shown)
+                if found is not None:
                     return {"success": True, "ranking": "embeddings", "results": found}
                 why = "no file has a vector yet; run: flow-engine workspace index"
             except EmbeddingFailed as error:
                 why = f"the embedding model failed: {error}"
         note = f"{why}: these results are by words (BM25), not by meaning"
-        return {"success": True, "ranking": "bm25", "note": note, "results": self._by_words(query, top_k)}
+        results = self._by_words(query, top_k, shown)
+        return {"success": True, "ranking": "bm25", "note": note, "results": results}
 
-    async def _by_meaning(self, query: str, top_k: int) -> list[dict[str, Any]]:
+    async def _by_meaning(self, query: str, top_k: int, shown: Shown) -> list[dict[str, Any]] | None:
+        """None where there are no vectors."""
         assert self._embedder is not None
         ids, matrix = await asyncio.to_thread(self._vectors, self._embedder.model)
         if not len(ids):
-            return []
+            return None
         wanted = (await self._embedder.embed([query]))[0]
         if matrix.shape[1] != len(wanted):
             raise EmbeddingFailed("its vectors have another length than those of the index")
         scores = await asyncio.to_thread(np.matmul, matrix, wanted)
-        best = np.argpartition(-scores, min(top_k, len(scores)) - 1)[:top_k]
-        best = best[np.argsort(-scores[best])]
         found: list[dict[str, Any]] = []
-        for at in best:
+        for at in np.argsort(-scores):
+            if len(found) == top_k:
+                break
             path, line, text = self._database.execute(
                 "SELECT f.path, e.start_line, e.chunk_text FROM embeddings e "
                 "JOIN files f ON f.id = e.file_id WHERE e.id = ?",
                 (int(ids[at]),),
             ).fetchone()
-            found.append(
-                {"path": path, "start_line": line, "text": text, "score": round(float(scores[at]), 4)}
-            )
+            if shown(path):
+                found.append(
+                    {"path": path, "start_line": line, "text": text, "score": round(float(scores[at]), 4)}
+                )
         return found
 
     def _vectors(self, model: str) -> tuple[NDArray[np.int64], Vectors]:
         """Ids and vectors of all chunks, one row each, kept until the index changes: reading 200,000 takes
         longer than comparing them."""
-        count, last = self._database.execute(
-            "SELECT count(*), max(id) FROM embeddings WHERE model = ?", (model,)
+        count, last, indexed = self._database.execute(
+            "SELECT count(*), max(id), (SELECT max(indexed_at) FROM files) FROM embeddings WHERE model = ?",
+            (model,),
         ).fetchone()
-        state = (model, count, last)
+        state = (model, count, last, indexed)  # SQLite gives the id of a row that is gone to another one
         if self._kept is None or self._kept[0] != state:
             self._kept = None
             ids = np.empty(count, np.int64)
@@ -260,18 +288,18 @@ class Index:
             self._kept = (state, ids, matrix)
         return self._kept[1], self._kept[2]
 
-    def _by_words(self, query: str, top_k: int) -> list[dict[str, Any]]:
+    def _by_words(self, query: str, top_k: int, shown: Shown) -> list[dict[str, Any]]:
         words = re.findall(r"\w+", query)
         if not words:
             return []
         rows = self._database.execute(
-            "SELECT path, content, bm25(fts_content, 2.0, 1.0) FROM fts_content WHERE fts_content MATCH ? "
-            "ORDER BY 3 LIMIT ?",
-            (" OR ".join(f'"{word}"' for word in words), top_k),
+            "SELECT path, content, rank FROM fts_content WHERE fts_content MATCH ? "
+            "AND rank MATCH 'bm25(2.0, 1.0)' ORDER BY rank",
+            (" OR ".join(f'"{word}"' for word in words),),
         )
         wanted = {word.lower() for word in words}
         found: list[dict[str, Any]] = []
-        for path, content, score in rows:
+        for path, content, score in islice((row for row in rows if shown(row[0])), top_k):
             best = max(
                 chunks(path, content),
                 key=lambda c: len(wanted.intersection(re.findall(r"\w+", c[1].lower()))),

@@ -12,7 +12,7 @@ data: [DONE]
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import uuid4
@@ -88,7 +88,8 @@ class _Run:
 
 
 ModelFor = Callable[[str, app.Principal], tuple[ConnectedModel, str | None]]
-"""A model by its public name, paid for by the caller; and the name that requests are to carry."""
+"""A model by its public name, paid for by the caller; and the name that requests are to carry. Raises
+CallTheOperator for a name that cannot be asked."""
 
 
 class AssistantRoutes:
@@ -108,7 +109,8 @@ class AssistantRoutes:
         self._doorkeeper = doorkeeper
         self._heartbeat_s = heartbeat_s
         self._open: dict[str, assistant.Workspace] = {}
-        self._busy: set[tuple[str, str]] = set()
+        self._busy: dict[tuple[str, str], str] = {}
+        """The run that has each session."""
         self._runs: dict[str, _Run] = {}
 
     def close(self) -> None:
@@ -153,34 +155,49 @@ class AssistantRoutes:
                 400, "name a model: the operator has set none", param="model", code="model_missing"
             )
         try:
+            asked = self._model_for(model, caller)
+        except FlowEngineError:
+            raise ApiError(
+                404, f"the model {model!r} does not exist here", param="model", code="model_not_found"
+            ) from None
+        async with AsyncExitStack() as unless_begun:
+            unless_begun.push_async_callback(asked[0].aclose)
+            workspace, session = self._session(body, model)
+            if (body.workspace, session) in self._busy:
+                raise ApiError(409, "another run is under way in this session", code="session_busy")
+            run_id = self._busy[body.workspace, session] = uuid4().hex
+            unless_begun.pop_all()
+        return _Assistance(self, workspace, body, session, asked, caller, run_id)
+
+    def _session(self, body: _Body, model: str) -> tuple[assistant.Workspace, str]:
+        try:
             workspace = self._open.get(body.workspace) or self._workspaces[body.workspace]()
             self._open[body.workspace] = workspace
-            session = (
-                workspace.store.session(body.session).id
-                if body.session is not None
-                else workspace.store.begin("gateway", model)
-            )
+            if body.session is None:
+                return workspace, workspace.store.begin("gateway", model)
+            return workspace, workspace.store.session(body.session).id
         except FlowEngineError as error:
             status = 404 if error.code == "session_unknown" else 500
             raise ApiError(status, error.detail, code=error.code) from None
-        if (body.workspace, session) in self._busy:
-            raise ApiError(409, "another run is under way in this session", code="session_busy")
-        return _Assistance(self, workspace, body, session, model, caller)
+
+    def free(self, workspace: str, session: str, run_id: str) -> None:
+        """The session is not this run's any more."""
+        if self._busy.get((workspace, session)) == run_id:
+            del self._busy[workspace, session]
 
     async def run(
         self,
         workspace: assistant.Workspace,
         body: Any,
         session: str,
-        model_name: str,
+        asked: tuple[ConnectedModel, str | None],
         caller: app.Principal,
         run_id: str,
     ) -> AsyncGenerator[assistant.Frame]:
         """The frames of one run, the last one `{"result": ...}` or `{"error": ...}`. Closing it cancels."""
         frames: asyncio.Queue[_Item] = asyncio.Queue(256)
         run = self._runs[run_id] = _Run(caller.tenant_id, frames)
-        self._busy.add((body.workspace, session))
-        model, asked_for = self._model_for(model_name, caller)
+        model, asked_for = asked
         person = run if body.stream else _Nobody()
 
         async def work() -> None:
@@ -214,8 +231,7 @@ class AssistantRoutes:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
             del self._runs[run_id]
-            self._busy.discard((body.workspace, session))
-            await model.aclose()
+            self.free(body.workspace, session, run_id)
 
     @property
     def heartbeat_s(self) -> float:
@@ -230,18 +246,21 @@ class _Assistance:
     workspace: assistant.Workspace
     body: _Body
     session: str
-    model: str
+    asked: tuple[ConnectedModel, str | None]
     caller: app.Principal
+    run_id: str
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        run_id = uuid4().hex
-        frames = self.routes.run(self.workspace, self.body, self.session, self.model, self.caller, run_id)
-        work = (
-            self._stream(send, frames)
-            if self.body.stream
-            else self._plain(scope, receive, send, frames, run_id)
+        frames = self.routes.run(
+            self.workspace, self.body, self.session, self.asked, self.caller, self.run_id
         )
-        await app.watched(receive, work)
+        work = self._stream(send, frames) if self.body.stream else self._plain(scope, receive, send, frames)
+        try:
+            await app.watched(receive, work)
+        finally:
+            # Of a client that is gone at once no frame is ever asked for, and none ends.
+            self.routes.free(self.body.workspace, self.session, self.run_id)
+            await self.asked[0].aclose()
 
     async def _stream(self, send: Send, frames: AsyncGenerator[assistant.Frame]) -> None:
         out = app.EventStream(send, self.routes.heartbeat_s, dict)
@@ -263,7 +282,6 @@ class _Assistance:
         receive: Receive,
         send: Send,
         frames: AsyncGenerator[assistant.Frame],
-        run_id: str,
     ) -> None:
         response: Response | None = None
         async with aclosing(frames):
@@ -271,7 +289,7 @@ class _Assistance:
                 if "result" in each:
                     done: assistant.TurnResult = each["result"]
                     body = {
-                        "run": run_id,
+                        "run": self.run_id,
                         "session": self.session,
                         "content": done.content,
                         "tools": list(done.tools),

@@ -8,8 +8,10 @@
 
 1. Without a matching rule: writing, deleting and commands ask, reading and searching do not.
 2. A rule that matches replaces that; of several, the strictest holds.
-3. `allow` matches a command line only where all of it is allowed and nothing in it can change what it means.
-   `forbid` and `prompt` match where any part matches, however it is wrapped.
+3. `allow` matches a command line only where all of it is allowed and nothing in it can change what it means;
+   a command that runs others, such as `sudo`, only by a rule whose `command` begins with it. `forbid` and
+   `prompt` match where any part matches, however it is wrapped.
+4. A path that is forbidden for a tool is not among its results either.
 """
 
 from __future__ import annotations
@@ -18,17 +20,25 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from adapters.models.tools import Verdict, strictest
-from channels.workspace.commands import WRAPPERS, CommandLine, read_line, runs, starts_with
-from flow_engine.documents.findings import problems_of, told_of_file
+from channels.workspace.commands import CommandLine, read_line, runs, starts_with
+from flow_engine.documents.findings import problems_of, read_beside, told_of_file
 from flow_engine.errors import CallTheOperator
 
 ASKING: Final = frozenset(("write_file", "delete_file", "shell_exec"))
@@ -54,18 +64,10 @@ class Rule(BaseModel):
             raise ValueError(f"accepted are *, {', '.join(TOOLS)}")
         return value
 
-    @model_validator(mode="after")
-    def _words(self) -> Rule:
-        if self.command is not None:
-            try:
-                words = shlex.split(self.command)
-            except ValueError as error:
-                raise ValueError(f"command: {error}") from None
-            if not words:
-                raise ValueError("command: at least one word is expected")
-            if self.tool not in ("*", "shell_exec") or self.path is not None:
-                raise ValueError("command is for tool shell_exec, and stands without path")
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _words(cls, given: Any, read: ModelWrapValidatorHandler[Rule]) -> Rule:
+        return read_beside(given, read, _command_faults)
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -75,6 +77,19 @@ class Rule(BaseModel):
         if self.command is not None:
             return line is not None and runs(line, self.prefix)
         return self.path is None or (path is not None and path_matches(self.path, path))
+
+
+def _command_faults(fields: Mapping[str, object]) -> Iterator[str]:
+    command, tool = fields.get("command"), fields.get("tool")
+    if not isinstance(command, str):
+        return
+    try:
+        if not shlex.split(command):
+            yield "command: at least one word is expected"
+    except ValueError as error:
+        yield f"command: {error}"
+    if (tool in TOOLS and tool != "shell_exec") or fields.get("path") is not None:
+        yield "command is for tool shell_exec, and stands without path"
 
 
 _SUBCOMMANDS: Final = frozenset(("apt", "cargo", "docker", "git", "go", "kubectl", "make", "npm", "pip"))
@@ -91,7 +106,7 @@ def proposed_rule(tool: str, path: str | None, command: str | None) -> Rule | No
     if len(line.commands) != 1 or not (line.plain and line.parsed and line.commands[0].literal):
         return None
     program, *more = line.commands[0].words
-    if program in WRAPPERS:
+    if line.commands[0].wraps:
         return None
     if program in _SUBCOMMANDS and more and not more[0].startswith("-"):
         del more[1:]
@@ -165,9 +180,10 @@ class Rules:
             allowing = _allowing(candidates, line)
             if allowing and not any(rule.decision != "allow" for rule in matching):
                 matching += allowing
-            # A rule without a command allows any that can be read.
-            if not (line.plain and line.parsed) and all(rule.decision == "allow" for rule in matching):
-                matching = []
+            # A rule without a command allows any that can be read, and is none that runs others.
+            readable = line.plain and line.parsed and all(c.literal and not c.wraps for c in line.commands)
+            if not readable and all(rule.decision == "allow" for rule in matching):
+                matching = allowing
         if not matching:
             return Decision("prompt" if tool in ASKING else "allow", ())
         verdict = strictest(rule.decision for rule in matching)
@@ -217,8 +233,9 @@ def read_rules(path: Path) -> Rules:
 
 def answers_to(options: Sequence[str]) -> Rules:
     """What `--yes-to` answers with yes: `all`, tools, `write_file:docs/**`, `shell_exec:git commit`; several
-    after commas. Raises CallTheOperator `yes_to_invalid`."""
+    after commas. Raises CallTheOperator `yes_to_invalid` that names every one that is wrong."""
     rules: list[Rule] = []
+    wrong: list[str] = []
     for text in (part.strip() for option in options for part in option.split(",")):
         tool, colon, rest = text.partition(":")
         narrowing: Mapping[str, str] = {}
@@ -231,6 +248,7 @@ def answers_to(options: Sequence[str]) -> Rules:
                 )
             )
         except ValidationError as error:
-            reason = next(problems_of(error)).message
-            raise CallTheOperator("yes_to_invalid", f"--yes-to {text!r}: {reason}") from None
+            wrong += [f"--yes-to {text!r}: {problem.message}" for problem in problems_of(error)]
+    if wrong:
+        raise CallTheOperator("yes_to_invalid", "; ".join(wrong))
     return Rules(tuple(rules))

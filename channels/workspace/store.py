@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import orjson
 
-from channels.workspace.confinement import Root
+from channels.workspace.confinement import Root, is_text
 from flow_engine.errors import CallTheOperator, LookElsewhere
 from flow_engine.ports.models import Message, ToolCall
 
@@ -77,6 +77,8 @@ def detect(start: Path, home: Path) -> tuple[Path, DetectedBy]:
     """The nearest directory upwards with `.agentichat` (the home's own does not count), else with `.git`,
     else `start`. Raises CallTheOperator `no_such_directory`."""
     start = start.resolve()
+    if not is_text(str(start)):
+        raise CallTheOperator("no_such_directory", f"{str(start)!r} is no UTF-8; accepted is another name")
     if not start.is_dir():
         raise CallTheOperator("no_such_directory", f"{str(start)!r} is no directory")
     upwards = (start, *start.parents)
@@ -96,10 +98,17 @@ def _connect(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
         for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
             database.execute(f"PRAGMA {pragma}")
         [(version,)] = database.execute("PRAGMA user_version")
+        if version < len(migrations):
+            database.execute("BEGIN IMMEDIATE")
+            # Whoever had to wait for that finds the tables of whoever did not.
+            [(version,)] = database.execute("PRAGMA user_version")
+            for script in migrations[version:]:
+                for statement in script.split(";"):
+                    database.execute(statement)
+            database.execute(f"PRAGMA user_version = {max(version, len(migrations))}")
+            database.execute("COMMIT")
         if version > len(migrations):
             raise CallTheOperator("workspace_unusable", f"{path} was written by a newer version")
-        for number, script in enumerate(migrations[version:], start=version + 1):
-            database.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
     except sqlite3.Error as error:
         raise CallTheOperator("workspace_unusable", f"{path}: {error}") from error
     return database

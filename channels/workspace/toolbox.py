@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol
 
 from adapters.models.tools import USER_REJECTED, Approval, Arguments, Tool, ToolRegistry, Verdict
 from channels.workspace.confinement import Content, Outside, Refused, Root
-from channels.workspace.files import described, failure, list_files, read_file, search_text
+from channels.workspace.files import appended, described, failure, list_files, read_file, search_text
 from channels.workspace.index import Index
 from channels.workspace.rules import Rule, Rules, proposed_rule
 from channels.workspace.shell import MOST_S, Shell
@@ -62,7 +62,9 @@ SPECS: Final = (
         ("path", "content"),
         path=_text("File, relative to the workspace"),
         content=_text("The text"),
-        mode=_text("How", enum=["create", "overwrite", "append"], default="create"),
+        mode=_text(
+            "How; append keeps the encoding", enum=["create", "overwrite", "append"], default="create"
+        ),
     ),
     _spec("delete_file", "Delete a file.", ("path",), path=_text("File, relative to the workspace")),
     _spec(
@@ -242,13 +244,18 @@ class Toolbox:
         self._shown = (path, before.digest if before else None)
         after = None
         if call.name == "write_file":
-            after = self._after(str(call.arguments["content"]), call.arguments.get("mode"), before)
+            after = self._after(call.arguments, before)
         return diff(path, before.data if before else None, after)
+
+    def _shows(self, tool: str, path: str) -> bool:
+        """Whether a result of the tool may be about this path: a rule may forbid less than the whole call."""
+        return self._rules.decide(tool, path=path).verdict != "forbid"
 
     # The tools ---------------------------------------------------------------------------------------
 
     async def _run(self, tool: str, arguments: Arguments) -> dict[str, Any]:
         path = str(arguments.get("path", "."))
+        shown = partial(self._shows, tool)
         match tool:
             case "list_files":
                 pattern = arguments.get("pattern")
@@ -258,10 +265,11 @@ class Toolbox:
                     path,
                     recursive=bool(arguments.get("recursive", False)),
                     pattern=str(pattern) if pattern is not None else None,
+                    shown=shown,
                 )
             case "read_file":
                 start, end = (
-                    line if isinstance(line := arguments.get(name), int) else None
+                    int(line) if isinstance(line := arguments.get(name), int | float) else None
                     for name in ("start_line", "end_line")
                 )
                 result, content = await asyncio.to_thread(read_file, self._root, path, start, end)
@@ -279,10 +287,11 @@ class Toolbox:
                     path,
                     regex=bool(arguments.get("regex", False)),
                     case_sensitive=bool(arguments.get("case_sensitive", False)),
+                    shown=shown,
                 )
             case "search_semantic":
-                top_k = int(str(arguments.get("top_k", 5)))
-                return await self._index.search(str(arguments["query"]), max(1, min(50, top_k)))
+                top_k = int(float(str(arguments.get("top_k", 5))))
+                return await self._index.search(str(arguments["query"]), max(1, min(50, top_k)), shown)
             case _:
                 seconds = float(str(arguments.get("timeout", 30)))
                 cwd = str(arguments.get("cwd") or ".")
@@ -291,9 +300,11 @@ class Toolbox:
                 raise Refused("NOT_A_DIRECTORY", f"{cwd!r} is no directory")
 
     @staticmethod
-    def _after(text: str, mode: JsonValue, before: Content | None) -> bytes:
-        data = text.encode("utf-8")
-        return before.data + data if mode == "append" and before else data
+    def _after(arguments: Arguments, before: Content | None) -> bytes:
+        text = str(arguments["content"])
+        if arguments.get("mode") == "append" and before:
+            return appended(before.data, text, str(arguments["path"]))
+        return text.encode("utf-8")
 
     async def _write(self, arguments: Arguments) -> dict[str, Any]:
         path, mode = str(arguments["path"]), arguments.get("mode", "create")
@@ -303,7 +314,7 @@ class Toolbox:
             message = f"{path!r} is there already; accepted are the modes overwrite and append"
             return failure("ALREADY_EXISTS", message)
         self._unchanged(target, before)
-        after = self._after(str(arguments["content"]), mode, before)
+        after = self._after(arguments, before)
         permissions = before.mode if before else 0o644
         digest = self._changed(target, before, after, lambda: self._root.write(target, after, permissions))
         assert digest is not None

@@ -10,10 +10,11 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from channels.workspace.confinement import Content, Outside, Refused, Root
-from channels.workspace.files import MOST_FILE_BYTES
+from channels.workspace.files import MOST_FILE_BYTES, text_of
 from channels.workspace.store import Change, Store
 from flow_engine.errors import CallTheOperator, ReloadAndDecide
 
@@ -52,11 +53,12 @@ def content_at(root: Root, path: str) -> Content | None:
 
 
 def diff(path: str, before: bytes | None, after: bytes | None) -> str:
-    """A unified diff, `/dev/null` for no file; of what is no UTF-8, only the sizes in bytes."""
-    try:
-        old, new = ((data or b"").decode("utf-8").splitlines(keepends=True) for data in (before, after))
-    except UnicodeDecodeError:
+    """A unified diff, `/dev/null` for no file; of what is no text, or changes its encoding, only the sizes in
+    bytes."""
+    texts = _texts(path, before or b"", after or b"")
+    if texts is None:
         return f"binary {path}: {len(before or b'')} bytes become {len(after or b'')}\n"
+    old, new = (text.splitlines(keepends=True) for text in texts)
     names = [
         f"a/{path}" if before is not None else "/dev/null",
         f"b/{path}" if after is not None else "/dev/null",
@@ -67,6 +69,16 @@ def diff(path: str, before: bytes | None, after: bytes | None) -> str:
     ]
     more = [f"[{len(lines) - MOST_DIFF_LINES} lines left out]\n"] if len(lines) > MOST_DIFF_LINES else []
     return "".join(lines[:MOST_DIFF_LINES] + more)
+
+
+def _texts(path: str, before: bytes, after: bytes) -> tuple[str, str] | None:
+    with suppress(UnicodeDecodeError):
+        return before.decode("utf-8"), after.decode("utf-8")
+    with suppress(Refused):
+        (old, encoding), (new, other) = text_of(before, path), text_of(after, path)
+        if encoding == other or not before or not after:
+            return old, new
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +93,8 @@ def undo(root: Root, store: Store, name: str | None, *, force: bool = False) -> 
     """Take back a step, a turn or a session, by default the newest session's last turn.
 
     Raises LookElsewhere `nothing_to_undo`; ReloadAndDecide `changed_since`, with the differences in its text,
-    where a file is no longer what was written and `force` is not set; CallTheOperator `undo_lost` for a
-    content that is kept no longer.
+    where a file is no longer what was written, or was not between two of the steps, and `force` is not set;
+    CallTheOperator `undo_lost` for a content that is kept no longer.
     """
     changes = store.changes(name)
     by_path: dict[str, list[Change]] = {}
@@ -98,10 +110,11 @@ def undo(root: Root, store: Store, name: str | None, *, force: bool = False) -> 
             continue
         written, wanted = steps[-1].after, _blob(store, steps[0].before)
         if (now.digest if now else None) != written:
-            data = None
-            with suppress(CallTheOperator):
-                data = _blob(store, written)
-            conflicts.append(diff(path, data, now.data if now else None))
+            conflicts.append(diff(path, _kept(store, written), now.data if now else None))
+        for step, later in pairwise(steps):
+            if step.after != later.before:
+                conflicts.append(f"{path}: changed between {step.call} and {later.call}\n")
+                conflicts.append(diff(path, _kept(store, step.after), _kept(store, later.before)))
         plan.append((path, wanted, now, steps))
     if conflicts and not force:
         raise ReloadAndDecide(
@@ -118,6 +131,13 @@ def undo(root: Root, store: Store, name: str | None, *, force: bool = False) -> 
         restored.append(Restored(path, diff(path, now.data if now else None, wanted)))
         store.undone(steps)
     return restored
+
+
+def _kept(store: Store, digest: str | None) -> bytes | None:
+    """To be shown: None also for a content that is kept no longer."""
+    with suppress(CallTheOperator):
+        return _blob(store, digest)
+    return None
 
 
 def _blob(store: Store, digest: str | None) -> bytes | None:

@@ -10,11 +10,12 @@ from typing import Any
 import httpx2
 import orjson
 import pytest
+from starlette.requests import Request
 
 from adapters.http_door import listen
 from adapters.models.fake_openai import FakeOpenAI, WireStep
 from adapters.models.scripted import CallsTools, DropsStream, Says, Stalls
-from api.auth import Keyring, LocalOnly
+from api.auth import Keyring, LocalOnly, Principal
 from channels.gateway.config import GatewayFile, GatewaySettings
 from flow_engine.ports.models import ToolCall
 from service.assistant import OwnDoor, assistant_routes
@@ -347,6 +348,45 @@ async def test_one_run_at_a_time_in_a_session(tmp_path: Path) -> None:  # W9
         assert (busy.status_code, busy.json()["error"]["code"]) == (409, "session_busy")
         await server.confirm(run, call=asked["call"], decision="no")
         await stream.rest()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_of_runs_that_begin_at_once_in_a_session_one_has_it(stream: bool, tmp_path: Path) -> None:  # W8
+    async with serving(tmp_path, [Says("First."), Stalls(0.3, Says("Hi."))]) as server:
+        body = {"workspace": "project", "prompt": "x"}
+        session = (await server.post(**body, stream=False)).json()["session"]
+        waiting: list[Awaitable[httpx2.Response]] = [
+            server.post(**body, session=session, stream=stream) for _ in range(6)
+        ]
+        replies = await asyncio.gather(*waiting)
+        assert sorted(reply.status_code for reply in replies) == [200] + [409] * 5
+        assert {r.json()["error"]["code"] for r in replies if r.status_code == 409} == {"session_busy"}
+        assert (await server.post(**body, session=session, stream=False)).status_code == 200
+
+
+async def test_a_model_that_cannot_be_asked_does_not_exist_and_holds_no_session(tmp_path: Path) -> None:  # W8
+    async with serving(tmp_path, [Says("Hi.")]) as server:
+        body = {"workspace": "project", "prompt": "x"}
+        session = (await server.post(**body, stream=False)).json()["session"]
+        for model in (" ", "m,n", "m,local:n", "m,openai:n", ","):
+            for stream in (True, False):
+                refused = await server.post(**body, session=session, model=model, stream=stream)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+        assert (await server.post(**body, session=session, stream=False)).status_code == 200
+
+
+def test_each_caller_has_a_key_of_its_own_that_a_header_can_hold() -> None:  # W8
+    door = OwnDoor(KeyDoor(LocalOnly()))
+    callers = [
+        Principal(tenant, frozenset(), name)
+        for tenant, name in (("a", "b.c"), ("a.b", "c"), ("a", "Zoë"), ("ä", "ключ"))
+    ]
+    keys = [door.key_for(caller) for caller in callers]
+    assert len(set(keys)) == len(callers)
+    for key, caller in zip(keys, callers, strict=True):
+        headers = [(b"authorization", f"Bearer {key}".encode("ascii"))]
+        admitted = door.admit(Request({"type": "http", "headers": headers}), "gateway")
+        assert (admitted.tenant_id, admitted.name) == (caller.tenant_id, caller.name)
 
 
 async def test_a_key_needs_the_scope_and_the_run_is_its_tenants(tmp_path: Path) -> None:  # W2

@@ -158,6 +158,15 @@ async def test_lines_are_counted_from_one(
     assert (read["total_lines"], read["truncated"]) == (4, False)
 
 
+async def test_a_whole_number_may_be_written_with_a_point(world: World) -> None:  # W1
+    put(world, "a.txt", "one\ntwo\nthree\n")
+    part = await world.call("read_file", path="a.txt", start_line=2.0, end_line=2.0)
+    assert (part["content"], part["start_line"]) == ("two\n", 2)
+    assert (await world.call("read_file", path="a.txt", start_line=1.5))["error"] == "INVALID_ARGUMENTS"
+    await world.workspace.index.update()
+    assert len((await world.call("search_semantic", query="two", top_k=1.0))["results"]) == 1
+
+
 async def test_lines_that_are_not_there_are_named(world: World) -> None:  # W1
     put(world, "a.txt", "one\n")
     for arguments in ({"start_line": 2}, {"start_line": 3, "end_line": 1}):
@@ -196,6 +205,9 @@ async def test_a_long_file_is_read_in_parts(world: World) -> None:  # W1
     assert (first["end_line"], first["total_lines"], first["truncated"]) == (2_000, 5_000, True)
     rest = await world.call("read_file", path="long.txt", start_line=4_999)
     assert (rest["content"], rest["truncated"]) == ("4999\n5000\n", False)
+    for end, truncated in ((4_000, True), (9_000, True), (2_000, False)):
+        part = await world.call("read_file", path="long.txt", start_line=1, end_line=end)
+        assert (part["end_line"], part["truncated"]) == (2_000, truncated)
     put(world, "wide.txt", "x" * 300_000)
     wide = await world.call("read_file", path="wide.txt")
     assert (len(wide["content"]), wide["truncated"]) == (100_000, True)
@@ -275,6 +287,80 @@ async def test_a_search_below_a_folder_keeps_to_what_is_ignored_above(world: Wor
     assert (await world.call("search_text", query="needle\0"))["matches"] == []
 
 
+async def test_a_search_reads_files_as_they_are_shown(search: str, world: World) -> None:  # W1
+    put(world, "latin.txt", "un café\n".encode("latin-1"))
+    put(world, "crlf.c", b"int a;\r\nint b\r\n")
+    for query, path in (("café", "latin.txt"), ("CAFÉ", "latin.txt"), (";$", "crlf.c")):
+        found = await world.call("search_text", query=query, regex=True)
+        assert [(each["path"], each["line"]) for each in found["matches"]] == [(path, 1)], query
+
+
+ENCODED = {
+    "ascii.txt": b"a cafe, a[b]\nfoo-bar & more\n",
+    "crlf.txt": b"a cafe;\r\nfoo\r\n",
+    "ends.txt": b"one\x0ctwo;\rfoo\x1cthree",
+    "latin.txt": "un café;\nnaïve\n".encode("latin-1"),
+    "mixed.txt": "un café;\r\nЖ\u2028foo\u00a0bar\n".encode(),
+    "signed.txt": "café; naïve\n".encode("utf-8-sig"),
+    "wide.txt": "un café;\nfoo\n".encode("utf-16"),
+    "wide_be.txt": b"\xfe\xff" + "cafe naïve\r\n".encode("utf-16-be"),
+    "deep/caf.txt": b"cafe\n",
+    "zoo.txt": "café".encode("latin-1"),
+}
+
+
+@pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
+@pytest.mark.parametrize("case_sensitive", [True, False])
+@pytest.mark.parametrize(
+    ("query", "least"),
+    [
+        *(("caf.", 9), ("caf.;$", 4), (r"caf\W", 4), (r"caf\b", 4), (r"na\S+e", 3), ("caf[^e]", 5)),
+        *(("^foo$", 3), ("^two;$", 1), (r"o\Sb", 2), (r"\Afoo", 5), (r"(?-s:cafe)\z", 1), ("(?i)CAFE", 4)),
+        *(("[[a]b]", 1), ("[a&&&]", 4), ("[[:alpha:]]af", 9), (r"\xe9", 5), (r"^\D+$", 9), ("na.ve", 3)),
+    ],
+)
+async def test_a_regex_finds_with_ripgrep_what_it_finds_without(
+    query: str, least: int, case_sensitive: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # W1
+    for path, data in ENCODED.items():
+        put(world, path, data)
+    arguments = {"query": query, "regex": True, "case_sensitive": case_sensitive}
+    found = (await world.call("search_text", **arguments))["matches"]
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert found == (await world.call("search_text", **arguments))["matches"]
+    assert len(found) >= least
+
+
+@pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
+async def test_ripgrep_spares_reading_files_of_plain_lines(world: World) -> None:  # W1
+    for number in range(20):
+        put(world, f"{number}.txt", "plain\n")
+    for path in ("needle.txt", "a/needle.txt"):
+        put(world, path, "one needle\n")
+    found = await world.call("search_text", query="ne+dle$", regex=True)
+    assert [each["path"] for each in found["matches"]] == ["needle.txt", "a/needle.txt"]
+    assert found["files_searched"] == 2
+
+
+async def test_a_name_that_is_no_text_hides_no_other(search: str, world: World) -> None:  # W1
+    put(world, "a.txt", "needle\n")
+    for name in (b"d\xe9f.txt", b"d\xe9r/b.txt"):
+        place = world.root / os.fsdecode(name)
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("needle\n", "utf-8")
+    (world.root / "link").symlink_to(os.fsdecode(b"d\xe9f.txt"))
+    listed = await world.call("list_files", path=".", recursive=True)
+    assert [each["path"] for each in listed["files"]] == ["a.txt", "link"]
+    assert [each["path"] for each in (await world.call("search_text", query="needle"))["matches"]] == [
+        "a.txt"
+    ]
+    assert (await world.workspace.index.update()).files == 1
+    for path in ("link", "d\udce9f.txt"):
+        assert (await world.call("read_file", path=path))["error"] in ("INVALID_PATH", "INVALID_ARGUMENTS")
+        assert not (await world.call("write_file", path=path, content="x", mode="overwrite"))["success"]
+    assert (world.root / "link").read_text("utf-8") == "needle\n"
+
+
 async def test_other_work_goes_on_during_a_search(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # W9
@@ -314,6 +400,40 @@ async def test_the_three_ways_to_write(world: World) -> None:  # W1
     assert (await world.call("write_file", path="c", content="x", mode="replace"))[
         "error"
     ] == "INVALID_ARGUMENTS"
+
+
+@pytest.mark.parametrize(
+    ("before", "whole"),
+    [
+        ("été\n".encode("utf-16"), "été\nà\n".encode("utf-16")),
+        (b"\xfe\xff" + "été\n".encode("utf-16-be"), b"\xfe\xff" + "été\nà\n".encode("utf-16-be")),
+        ("été\n".encode("latin-1"), "été\nà\n".encode("latin-1")),
+        ("été\n".encode("utf-8-sig"), "été\nà\n".encode("utf-8-sig")),
+        (b"", "à\n".encode()),
+    ],
+)
+async def test_what_is_appended_has_the_encoding_of_the_file(
+    before: bytes, whole: bytes, world: World
+) -> None:  # W1
+    place = put(world, "a.txt", before)
+    assert (await world.call("write_file", path="a.txt", content="à\n", mode="append"))["success"]
+    assert place.read_bytes() == whole
+    change = (world.person.asked[0].diff or "").splitlines()
+    assert [line for line in change if line[:1] in "+-" and line[1:2] not in "+-"] == ["+à"]
+
+
+async def test_what_the_encoding_of_a_file_does_not_hold_is_not_appended(world: World) -> None:  # W1
+    place = put(world, "a.txt", "été\n".encode("latin-1"))
+    refused = await world.call("write_file", path="a.txt", content="10 €\n", mode="append")
+    assert (refused["error"], "latin-1" in refused["message"]) == ("INVALID_ARGUMENTS", True)
+    assert r"'\u20ac'" in refused["message"]
+    put(world, "b.bin", b"\x7fELF\0\0")
+    assert (await world.call("write_file", path="b.bin", content="x", mode="append"))[
+        "error"
+    ] == "BINARY_FILE"
+    assert (place.read_bytes(), world.person.asked) == ("été\n".encode("latin-1"), [])
+    assert (await world.call("write_file", path="a.txt", content="10 €\n", mode="overwrite"))["success"]
+    assert (world.person.asked[0].diff or "").startswith("binary a.txt: 4 bytes become 7")
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "append"])

@@ -223,6 +223,74 @@ async def test_as_many_results_as_were_asked_for(world: World) -> None:  # W1
     assert (await world.call("search_semantic", query="x", top_k="many"))["error"] == "INVALID_ARGUMENTS"
 
 
+async def test_what_is_not_to_be_shown_takes_no_place_among_the_results(world: World) -> None:  # W2
+    index = Index(world.workspace.root, world.workspace.store, Constant())
+    await index.update()
+    for shown in ("docs/shipping.md", "docs/returns.md", "none"):
+        found = await index.search("x", 1, shown.__eq__)
+        assert (found["ranking"], paths(found)) == ("embeddings", [shown] if shown != "none" else [])
+
+
+class Failing(Constant):
+    """Each text a vector of its own; the second call fails."""
+
+    calls = 0
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        self.calls += 1
+        if self.calls == 2:
+            raise EmbeddingFailed("status 500")
+        return np.array([[hash(text) % 97, 1, 0, 0] for text in texts], dtype=np.float32)
+
+
+async def test_a_file_with_some_of_its_vectors_gets_the_others(world: World) -> None:  # W10
+    (world.root / "long.txt").write_text("".join(f"{number}\n" for number in range(6_000)), "utf-8")
+    index = Index(world.workspace.root, world.workspace.store, Failing())
+    with pytest.raises(EmbeddingFailed):
+        await index.update()
+    await index.update()
+    assert (await index.update()).embedded == 0
+    rows = world.workspace.store.database.execute(
+        "SELECT count(*) FROM embeddings e JOIN files f ON f.id = e.file_id WHERE f.path = 'long.txt'"
+    )
+    assert rows.fetchone() == (len(list(chunks("long.txt", (world.root / "long.txt").read_text("utf-8")))),)
+
+
+@pytest.mark.parametrize("line", ["x\n", "x" * 200 + "\n"], ids=["short", "cut"])
+@pytest.mark.parametrize("lost", ["chunk_index > 63", "chunk_index = 119", "chunk_index BETWEEN 5 AND 8"])
+async def test_a_file_that_has_its_first_vector_only_gets_the_others(
+    line: str, lost: str, world: World
+) -> None:  # W10
+    (world.root / "long.txt").write_text(line * 6_010, "utf-8")
+    (world.root / "end.py").write_text("def one():\n    pass\n\n\n# the end\n" + "\n" * 200, "utf-8")
+    store = world.workspace.store
+    first = await Index(world.workspace.root, store, Constant()).update()
+    whole = store.database.execute("SELECT file_id, chunk_index, chunk_text FROM embeddings").fetchall()
+    assert len(whole) == first.embedded
+    store.database.execute(f"DELETE FROM embeddings WHERE {lost}")
+    index = Index(world.workspace.root, store, Constant())
+    assert (await index.update()).embedded == 120, "the chunks of the long file"
+    again = store.database.execute("SELECT file_id, chunk_index, chunk_text FROM embeddings").fetchall()
+    assert sorted(again) == sorted(whole)
+    assert (await index.update()).embedded == 0
+    assert (await Index(world.workspace.root, store, Constant()).update()).embedded == 0
+
+
+async def test_what_another_process_has_indexed_is_searched(world: World, tmp_path: Path) -> None:  # W10
+    newest = "Trains depart from the station.\n"
+    async with ExactServer(lambda got: Reply([embeddings_reply(got.body)])).running() as server:
+        embedder = GatewayEmbedder(f"{server.origin}/v1", None, "e")
+        index = Index(world.workspace.root, world.workspace.store, embedder)
+        await index.update()
+        [(path,)] = world.workspace.store.database.execute("SELECT path FROM files ORDER BY id DESC LIMIT 1")
+        assert (await index.search(newest, 1))["results"][0]["score"] < 0.99
+        with opened(tmp_path) as other:
+            (world.root / path).write_text(newest, "utf-8")
+            await Index(other.workspace.root, other.workspace.store, embedder).update()
+        found = await index.search(newest, 1)
+        assert (paths(found), found["results"][0]["score"]) == ([path], 1.0)
+
+
 def test_python_is_cut_at_its_definitions() -> None:  # W10
     source = (
         '"""Doc."""\nimport os\n\n\n@decorated\ndef one():\n    pass\n\n\nclass Two:\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,16 @@ FORBIDDING = rules(
             "case x in x) git push;; esac",
             "git push > x 2>&1",
         ),
+        *(
+            "cat <<E\n`git push`\nE",
+            "cat <<-E\n\ta `ls` b\n\t`\ngit push`\nE",
+            "cat << E\n$(echo '`') `git push`\nE",
+            "cat <<E\n\\\\`git push`\nE",
+            "cat <<E\n`echo \\`git push\\``\nE",
+            "cat <<'A' <<B\nA\n`git push`\nB",
+            "cat <<\\\nE\n`git push`\nE",
+            "cat <<E\n`git push`",
+        ),
     ],
 )
 def test_what_is_forbidden_is_found_wherever_it_hides(line: str) -> None:  # W2
@@ -296,10 +307,37 @@ async def test_always_is_not_offered_below_a_stricter_rule(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "line",
-    ["echo git push", "echo 'git push'", "git status", "git pushx", "grep 'git push' x", "ls git push"],
+    [
+        *("echo git push", "echo 'git push'", "git status", "git pushx", "grep 'git push' x", "ls git push"),
+        *("cat <<'E'\n`git push`\nE", "cat <<\\E\n`git push`\nE", "cat <<E\n\\`git push\\`\nE"),
+    ],
 )
 def test_a_text_is_no_command(line: str) -> None:  # W2
     assert FORBIDDING.decide("shell_exec", command=line).verdict != "forbid"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "sudo ls",
+            "/usr/bin/sudo ls",
+            "env A=1 ls",
+            "A=1 ls",
+            "sh -c ls",
+            "eval ls",
+            "xargs ls",
+            "'sudo' ls",
+        ),
+        *("timeout 5 ls", "ls; nohup ls", "ls && (exec ls)", "sud? ls", "{sudo,ls}", "find . -exec ls \\;"),
+    ],
+)
+def test_a_rule_for_all_commands_allows_none_that_runs_others(line: str) -> None:  # W2
+    every = rules({"decision": "allow", "tool": "shell_exec"})
+    assert every.decide("shell_exec", command="ls -l; git push").verdict == "allow"
+    assert every.decide("shell_exec", command=line).verdict == "prompt"
+    named = every.plus(Rule(decision="allow", tool="shell_exec", command="sudo ls"))
+    assert named.decide("shell_exec", command="sudo ls").verdict == "allow"
 
 
 @pytest.mark.parametrize(
@@ -363,6 +401,43 @@ def test_a_file_that_cannot_be_meant_names_the_place(text: str, named: str, tmp_
     assert read_rules(tmp_path / "none.toml") == Rules()
 
 
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (
+            'decision = "alow"\ncommand = "git \'x"',
+            ["/rules/0/decision must be", "/rules/0 command: No closing"],
+        ),
+        ('decision = "alow"\ncommand = " "', ["/rules/0/decision", "/rules/0 command: at least one word"]),
+        (
+            'decision = "allow"\ntool = "read_file"\ncommand = "ls"\ncolour = "x"',
+            ["/rules/0/colour is no property here", "/rules/0 command is for tool shell_exec"],
+        ),
+        (
+            'decision = "allow"\ncommand = "git \'x"\npath = "a"',
+            ["/rules/0 command: No closing", "/rules/0 command is for tool shell_exec"],
+        ),
+        ('decision = "allow"\ntool = "x"\ncommand = "ls"', ["/rules/0/tool accepted are"]),
+    ],
+)
+def test_all_that_is_wrong_in_a_rule_is_told_at_once(
+    rule: str, told: list[str], tmp_path: Path
+) -> None:  # W2
+    (tmp_path / "r.toml").write_text(f"[[rules]]\n{rule}\n", "utf-8")
+    with pytest.raises(CallTheOperator, match="rules_invalid") as refused:
+        read_rules(tmp_path / "r.toml")
+    assert all(each in refused.value.detail for each in told), refused.value.detail
+    assert refused.value.detail.count("/rules/0") == len(told)
+
+
+def test_yes_to_names_every_answer_that_is_wrong() -> None:  # W2
+    with pytest.raises(CallTheOperator, match="yes_to_invalid") as refused:
+        answers_to(["foo,write_file,bar", "shell_exec:git 'x"])
+    assert [each.split(":")[0] for each in refused.value.detail.split("; ")] == [
+        *("--yes-to 'foo'", "--yes-to 'bar'", '--yes-to "shell_exec'),
+    ]
+
+
 def test_yes_to_answers_what_would_be_asked() -> None:  # W2
     answers = answers_to(["write_file:docs/**, shell_exec:git commit", "delete_file"])
     assert said_yes(answers, "write_file", path="docs/a", command=None)
@@ -373,6 +448,27 @@ def test_yes_to_answers_what_would_be_asked() -> None:  # W2
     assert said_yes(answers_to(["all"]), "shell_exec", path=None, command="echo x > y")
     with pytest.raises(CallTheOperator, match="yes_to_invalid"):
         answers_to(["everything"])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("program", ["ripgrep", "walk"])
+async def test_what_is_forbidden_is_among_no_results(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # W2
+    if program == "walk":
+        monkeypatch.setattr(shutil, "which", lambda _: None)
+    forbidden = {"decision": "forbid", "tool": "*", "path": "secret/**"}
+    with opened(tmp_path, forbidden, {"decision": "forbid", "tool": "search_text", "path": "b.md"}) as world:
+        (world.root / "secret").mkdir()
+        for path in ("secret/a.md", "secret/z.md", "a.md", "b.md"):
+            (world.root / path).write_text("needle\n" * (300 if "secret" in path else 1), "utf-8")
+        await world.workspace.index.update()
+        listed = await world.call("list_files", path=".", recursive=True)
+        assert [each["path"] for each in listed["files"]] == ["a.md", "b.md"]
+        found = await world.call("search_text", query="needle")
+        assert ([each["path"] for each in found["matches"]], found["truncated"]) == (["a.md"], False)
+        by_words = await world.call("search_semantic", query="needle", top_k=2)
+        assert {each["path"] for each in by_words["results"]} == {"a.md", "b.md"}
 
 
 @pytest.mark.anyio

@@ -1,10 +1,12 @@
 """The two databases, what they hold, and where a workspace begins (W3, W4)."""
 
 import hashlib
+import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -242,3 +244,19 @@ def test_two_programs_share_a_workspace(tmp_path: Path) -> None:  # W4
             cwd=Path(__file__).parents[3],
         ).stdout.decode()
         assert world.workspace.store.session(other.strip()).model == "elsewhere"
+
+
+def test_two_programs_begin_a_workspace_at_once(tmp_path: Path) -> None:  # W3
+    folder, home = tmp_path / "ws", tmp_path / "home"
+    folder.mkdir()
+
+    def begun(number: int) -> str:
+        remember_workspace(folder, "cwd", home)
+        with closing(Store(Root(folder))) as store:
+            return store.begin("b", str(number))
+
+    for _ in range(5):
+        with ThreadPoolExecutor(8) as pool:
+            assert len(set(pool.map(begun, range(8)))) == 8
+        shutil.rmtree(folder / ".agentichat")
+        shutil.rmtree(home)

@@ -9,6 +9,7 @@ import pytest
 from channels.workspace import undo as undoing
 from channels.workspace.undo import Restored, diff, keep_blob, undo
 from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide
+from flow_engine.ports.models import ToolCall
 from tests.channels.workspace.workspace_world import World, git, opened
 
 pytestmark = pytest.mark.anyio
@@ -89,6 +90,29 @@ async def test_a_file_that_has_changed_since_stops_everything(world: World) -> N
     assert (text(world, "a.txt"), text(world, "b.txt")) == ("one\n", "somebody's\n")
     back(world, force=True)
     assert (text(world, "a.txt"), text(world, "b.txt")) == (None, None)
+
+
+@pytest.mark.parametrize("whose", ["a person's", "another session's"])
+async def test_what_others_wrote_between_two_steps_stops_everything(whose: str, world: World) -> None:  # W10
+    await write(world, "a.txt", "one\n", "create")
+    await write(world, "b.txt", "b\n", "create")
+    if whose == "a person's":
+        (world.root / "a.txt").write_text(f"{whose}\n", "utf-8")
+    else:
+        other = world.workspace.toolbox(world.workspace.store.begin("test", "scripted"))
+        arguments = {"path": "a.txt", "content": f"{whose}\n", "mode": "overwrite"}
+        written = await other.begin("o1", world.person).execute(ToolCall("c", "write_file", arguments))
+        assert isinstance(written, dict)
+        assert written["success"]
+    world.turn("t2")
+    await world.call("read_file", path="a.txt")
+    await write(world, "a.txt", f"{whose}\ntwo\n")
+    with pytest.raises(ReloadAndDecide, match="nothing was restored") as refused:
+        back(world, world.session)
+    assert f"-one\n+{whose}\n" in refused.value.detail
+    assert (text(world, "a.txt"), text(world, "b.txt")) == (f"{whose}\ntwo\n", "b\n")
+    back(world, "t2")
+    assert text(world, "a.txt") == f"{whose}\n"
 
 
 @pytest.mark.parametrize("change", ["deleted", "made again", "a directory", "a link"])

@@ -255,7 +255,8 @@ async def test_the_index_is_kept(workspace: Terminal, capsys: pytest.CaptureFixt
     assert lines[-1]["removed"] == 1
 
 
-def test_rules_are_explained(workspace: Terminal) -> None:  # W2
+def test_rules_are_explained(workspace: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:  # W2
+    monkeypatch.chdir(workspace.root)
     assert workspace("rules", "explain", "git push", where=False).out == "prompt\n  by the default table\n"
     rules = workspace.root.parent / "home" / ".agentichat" / "rules.toml"
     rules.parent.mkdir(exist_ok=True)
@@ -277,6 +278,12 @@ def test_rules_are_explained(workspace: Terminal) -> None:  # W2
     assert explained("--tool", "write_file", "docs/a/b.md")["decision"] == "allow"
     assert explained("--tool", "write_file", "src/a.py")["decision"] == "prompt"
     assert explained("--tool", "read_file", "src/a.py")["decision"] == "allow"
+    (workspace.root / "docs").mkdir()
+    (workspace.root / "link").symlink_to("docs")
+    assert explained("--tool", "write_file", "docs/../a.md")["decision"] == "prompt"
+    assert explained("--tool", "write_file", "link/a.md")["decision"] == "allow"
+    outside = workspace("rules", "explain", "--tool", "write_file", "../a.md", where=False, status=2).err
+    assert "leads out of the workspace" in outside
     text = workspace("rules", "explain", "git push", where=False).out
     assert text == "forbid\n  decision = 'forbid', tool = 'shell_exec', command = 'git push'\n"
     assert "shell_exec" in workspace("rules", "explain", "--tool", "none", "x", where=False, status=2).err
@@ -307,6 +314,10 @@ def test_the_demonstration_plays_offline(workspace: Terminal, monkeypatch: pytes
         (["run", "x", "--config", "/none/gateway.toml", "--gateway", ""], ""),
         (["run"], "task"),
         (["paint"], "paint"),
+        (["run", "t\udce9"], "the task is no UTF-8"),
+        (["sessions", "--dir", "d\udce9r"], "is no UTF-8"),
+        (["run", "x", "--gateway", "http://127.0.0.1:99999"], "accepted is http:// or https://"),
+        (["run", "x", "--gateway", "127.0.0.1"], "accepted is http:// or https://"),
     ],
 )
 def test_what_cannot_be_done_ends_with_two(
@@ -334,6 +345,11 @@ def test_a_base_with_and_without_v1_and_its_key(
         assert workspace.result("x", "--gateway", url)["status"] == "completed"
         assert model.requests[-1].path == "/v1/chat/completions"
         assert model.requests[-1].headers["authorization"] == "Bearer sk-gateway"
+
+
+def test_a_key_that_no_header_can_hold_is_told(workspace: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOW_ENGINE_GATEWAY_KEY", "sk-é")  # W10
+    assert "FLOW_ENGINE_GATEWAY_KEY cannot be sent" in workspace("run", "x", status=2).err
 
 
 def test_without_a_gateway_one_is_started_on_the_file(
