@@ -134,6 +134,11 @@ class InProcessChat:
             if session.queue and (session.holder is None or now >= session.held_until)
         ]
 
+    # ChatLine
+
+    async def waiting(self, ref: chat.SessionRef) -> Sequence[bytes]:
+        return tuple(self._session(ref).queue)
+
     # ChatFrames
 
     async def append(self, ref: chat.SessionRef, frame: bytes, holder: str | None) -> int:

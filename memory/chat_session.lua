@@ -48,6 +48,8 @@ elseif arg.operation == 'append' then
   return tonumber(seq)
 elseif arg.operation == 'waits' then
   return redis.call('EXISTS', key.queue)
+elseif arg.operation == 'line' then
+  return redis.call('LRANGE', key.queue, 0, -1)
 elseif arg.operation == 'after' then
   return redis.call('XRANGE', key.frames, arg.id .. '-0', '+')
 end

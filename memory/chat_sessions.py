@@ -105,6 +105,11 @@ class RedisChat:
     async def abandoned(self) -> Sequence[chat.SessionRef]:
         return [_ref(member) for member in await self._indexed("abandoned")]
 
+    # ChatLine
+
+    async def waiting(self, ref: chat.SessionRef) -> Sequence[bytes]:
+        return await self._run(ref, "line")
+
     # ChatFrames
 
     async def append(self, ref: chat.SessionRef, frame: bytes, holder: str | None) -> int:

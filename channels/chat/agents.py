@@ -9,13 +9,14 @@ run through the one registry. Beside them every agent has two functions, by whic
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, Protocol, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 from pydantic_ai import Agent, RunContext, ToolDefinition, ToolOutput
 from pydantic_ai import messages as ai_messages
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -24,13 +25,15 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import SchemaValidator, core_schema
 
+from adapters.models.providers import configured_name
 from adapters.models.tools import ToolRegistry
 from channels.chat.frames import AnswerFrames
 from channels.chat.inheritance import Effective, effective
 from channels.chat.router import IntentRouter
-from channels.chat.rows import ORCHESTRATOR, AgentRow
+from channels.chat.rows import ORCHESTRATOR, AgentRow, StoredRow
 from channels.chat.table import AgentTable
 from channels.chat.thoughts import ThoughtFilter, without_thoughts
+from channels.engine_client.replies import LlmSettings
 from flow_engine.ports import models
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.values import JsonValue
@@ -47,21 +50,32 @@ WRONG_CALLS: Final = 3
 _ANY: Final = SchemaValidator(schema=core_schema.any_schema())
 
 
+Words: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
 class AskUser(BaseModel):
     """Ask the user one question, when something that you need is missing or unclear. It ends your turn; the
     answer comes back to you."""
 
-    question: Annotated[str, Field(description="The question, in the user's language.")]
+    question: Annotated[Words, Field(description="The question, in the user's language.")]
 
 
 class Refuse(BaseModel):
     """Decline the request, when it is not yours to fulfil or your constraints forbid it. It ends your
     turn."""
 
-    reason: Annotated[str, Field(description="Why, and what you can do instead, in the user's language.")]
+    reason: Annotated[Words, Field(description="Why, and what you can do instead, in the user's language.")]
 
 
 Outcome: TypeAlias = str | AskUser | Refuse
+
+
+def told_by(call: models.ToolCall) -> tuple[str, Literal["clarifying", "refused"]]:
+    """What a call of `ask_user`, or else of `refuse`, says, and the state that it ends the answer in. Raises
+    ValidationError for one that says nothing."""
+    if call.name == ASK_USER:
+        return AskUser.model_validate(dict(call.arguments)).question, "clarifying"
+    return Refuse.model_validate(dict(call.arguments)).reason, "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +133,13 @@ class AgentLoader:
     def __init__(self, table: AgentTable, model: models.LanguageModel) -> None:
         self._table = table
         self._model = model
-        self._loaded: dict[str, tuple[tuple[tuple[str, int], ...], Agents]] = {}
+        self._loaded: dict[str, tuple[Mapping[str, StoredRow], Agents]] = {}
 
     async def agents(self, tenant_id: str) -> Agents:
         """Made anew when the table has changed; one that is in use goes on as it was."""
         rows = await self._table.rows(tenant_id)
-        version = tuple((row.name, row.revision) for row in rows.values())
         known = self._loaded.get(tenant_id)
-        if known is None or known[0] != version:
+        if known is None or known[0] != rows:
             every = {name: effective(name, rows) for name in rows}
             talking = {
                 name: agent
@@ -135,7 +148,7 @@ class AgentLoader:
             }
             built = {name: build_agent(agent, self._model) for name, agent in talking.items()}
             agents = Agents(every, built, IntentRouter(talking.values()))
-            known = self._loaded[tenant_id] = (version, agents)
+            known = self._loaded[tenant_id] = (rows, agents)
         return known[1]
 
 
@@ -318,3 +331,12 @@ def use_of(answer: models.LLMAnswer | None, model: str | None, began: float) -> 
     if answer is None:
         return ModelUse(model or "", "failed", 0, 0, duration_ms)
     return ModelUse(answer.model, "ok", answer.input_tokens, answer.output_tokens, duration_ms)
+
+
+def chosen_model(row: AgentRow, flows: LlmSettings | None) -> tuple[str | None, float]:
+    """The row's model, else the flow's where its provider is configured, else the installation's; and its
+    temperature."""
+    own = None if row.model or flows is None else configured_name(flows.provider, flows.model, os.environ)
+    temperature = flows.temperature if own and flows else None
+    given = temperature if row.temperature is None else row.temperature
+    return row.model or own, TEMPERATURE if given is None else given

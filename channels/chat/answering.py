@@ -247,19 +247,21 @@ class Answering:
         asking = state.flow.agent if state.flow else state.question.agent if state.question else None
         if asking is None or asking not in agents.talking:
             return None
+        if state.flow is not None and agents.talking[asking].effective.fields["flow"] is None:
+            return None  # nothing says any more which flow the contact is in
         is_held = state.flow is not None and state.flow.held is not None  # decided when its answer began
         leaves = breaks_out(text) or self._orchestrator.breaks_out(agents, asking, text) is not None
         if leaves and not is_held and not await self._flows.keeps_user(ref, state, agents.talking[asking]):
             return None
         reason = "its flow goes on" if state.flow else "the agent has asked"
-        candidates = agents.router.candidates(text, 5)
+        candidates = self._orchestrator.candidates(agents, text)
         return Decision(candidates, asking, None, "continue", reason, "scores")
 
     async def _decided(self, agents: Agents, text: str, state: SessionState, context: Context) -> Decision:
         open_question = state.question
         chosen = _chosen(open_question, agents, text)
         if chosen is not None:
-            candidates = agents.router.candidates(text, 5)
+            candidates = self._orchestrator.candidates(agents, text)
             return Decision(candidates, chosen, None, "accept", "the user chose from the question", "scores")
         decision = await self._orchestrator.decide(agents, text, context)
         if open_question is not None and open_question.agent is None and decision.action != "accept":

@@ -12,6 +12,7 @@ frames without gap or double.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -74,7 +75,7 @@ class Connection:
             hello = await self._hello()
             tenant_id = self._principal.tenant_id
             bus, store = self._sessions.bus, self._sessions.store
-            users = f"users:{tenant_id}:{hello.user}"
+            users = f"users:{quote(tenant_id, safe='')}:{quote(hello.user, safe='')}"
             ref, state = await self._session(hello)
             heard, arrived = self._heard, self._arrived
             try:

@@ -75,6 +75,10 @@ class Orchestrator:
         self._settings = settings
         self._model = model
 
+    def candidates(self, agents: Agents, text: str) -> Sequence[Candidate]:
+        """The router's, the best first, with scores from 0 to 1."""
+        return agents.router.candidates(text, self._settings.chat_candidates)
+
     async def decide(self, agents: Agents, text: str, context: Context) -> Decision:
         """Confidence and scores are from 0 to 1. Raises ModelFailed."""
         scores = agents.router.scores(text)
@@ -127,7 +131,13 @@ class Orchestrator:
         if len(near) > 1:
             reason = f"{len(near)} agents are within {settings.chat_margin:g}; no model is configured"
             return Decision(candidates, near[0], None, "clarify", reason, "scores", near)
-        reason = f"the best score, ahead by {settings.chat_margin:g}; no model is configured"
+        second = candidates[1].score if len(candidates) > 1 else 0.0
+        lead = (
+            f"ahead by {settings.chat_margin:g}"
+            if _lead(best.score, second) >= settings.chat_margin
+            else f"and the only one of {settings.chat_min_score:g}"
+        )
+        reason = f"the best score, {lead}; no model is configured"
         return Decision(candidates, near[0], None, "accept", reason, "scores")
 
     def _request(

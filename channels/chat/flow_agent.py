@@ -11,7 +11,7 @@ conversation is the engine's: whoever works on the session next asks the engine 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import orjson
 import structlog
+from pydantic import ValidationError
 
 from adapters.models.loop import MAX_ITERATIONS
 from adapters.models.tools import Approval, Policy
@@ -40,7 +41,7 @@ from channels.engine_client.replies import (
     StateConflict,
     TaskRefused,
 )
-from channels.engine_client.toolbox import TaskTools, Toolbox, ToolListCache
+from channels.engine_client.toolbox import TaskTools, Toolbox, ToolListCache, spec_of
 from channels.engine_client.tools import (
     CHANGE_TASK,
     END_CALL,
@@ -322,22 +323,13 @@ class FlowAgents:
             scene.data = scene.data.model_copy(update=changes)
         change = change_task_declaration(scene.data.reachable_tasks, scene.data.returns_to)
         declared = [tool.declaration() for tool in scene.tools.tools]
+        model, temperature = agents.chosen_model(row, scene.data.llm)
         llm_request = models.LLMRequest(
             messages=(models.Message("system", scene.data.prompt), *request.before, *talk.turns),
-            tools=[
-                *(
-                    models.ToolSpec(
-                        str(each["name"]),
-                        str(each["description"]),
-                        cast("Mapping[str, object]", each["parameters"]),
-                    )
-                    for each in (declared if change is None else [change, *declared])
-                ),
-                *_OWN_TOOLS,
-            ],
-            model=row.model,
+            tools=[*map(spec_of, declared if change is None else [change, *declared]), *_OWN_TOOLS],
+            model=model,
             max_tokens=agents.MAX_TOKENS,
-            temperature=agents.TEMPERATURE if row.temperature is None else row.temperature,
+            temperature=temperature,
             top_p=row.top_p,
             num_ctx=row.num_ctx,
             deltas=True,
@@ -350,11 +342,14 @@ class FlowAgents:
         result: JsonValue = {"error": "a person has rejected this text"}
         match call.name:
             case "ask_user" | "refuse":
-                asks = call.name == agents.ASK_USER
-                text = str(call.arguments.get("question" if asks else "reason", ""))
-                final = await self._uttered(talk, scene, text, "clarifying" if asks else "refused")
-                if final is not None:
-                    return final
+                try:
+                    text, state = agents.told_by(call)
+                except ValidationError as error:
+                    result = {"error": str(error)}
+                else:
+                    final = await self._uttered(talk, scene, text, state)
+                    if final is not None:
+                        return final
             case "end_call":
                 final: FinalState | None = "done"
                 words = next(each.content for each in reversed(talk.turns) if each.role == "assistant")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from channels.chat.rows import FIELDS, INHERITED, OWN_FIELDS, AgentRow, Fields, StoredRow
+from channels.chat.rows import FIELDS, INHERITED, OWN_FIELDS, RESERVED_TOOLS, AgentRow, Fields, StoredRow
 from flow_engine.errors import Finding, pointer
 from flow_engine.values import JsonValue, listed
 
@@ -103,6 +103,6 @@ def table_findings(fields: Fields, table: Mapping[str, StoredRow], known: KnownT
     declared = {*own, *cast("Mapping[str, JsonValue]", merged or {})}
     for number, tool in enumerate(tools):
         if tool not in declared and not known.knows(tool):
-            names = listed(sorted({*declared, *known.names()}))
+            names = listed(sorted({*declared, *known.names()} - RESERVED_TOOLS))
             message = f"unknown tool {tool!r}; there are: {names or 'none'}"
             yield Finding(pointer("tools", number), "unknown_tool", message)

@@ -157,13 +157,14 @@ def row_findings(raw: JsonValue) -> Iterator[Finding]:
         return
     try:
         check_json(raw)
-        row = AgentRow.model_validate(raw)
+        AgentRow.model_validate(raw)
     except ValueRejected as rejected:
         yield Finding("", "value_rejected", rejected.message)
     except pydantic.ValidationError as error:
         yield from findings_of(error, AgentRow, raw, most=MOST_FINDINGS)
-    else:
-        for name in sorted(RESERVED_TOOLS & (row.http_tools or {}).keys()):
+    declared = raw.get("http_tools")
+    if isinstance(declared, dict):
+        for name in sorted(RESERVED_TOOLS & declared.keys()):
             message = f"{name!r} is a function of every agent; accepted is another name"
             yield Finding(pointer("http_tools", name), "tool_name_reserved", message)
 

@@ -4,12 +4,14 @@
    the answer is made; all that is written needs it.
 2. A message stays in the queue until its answer is finished. When its replica dies another one takes over: a
    message of which nothing was shown is answered, one of which something was is ended as interrupted.
-3. Cancellations and confirmations reach the holder over the bus, from whichever replica the client is on.
+3. Cancellations and confirmations reach the holder over the bus, from whichever replica the client is on. It
+   ends a message that waits at once, and skips it in its turn; who takes over reads in the log what has
+   ended.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
@@ -34,14 +36,22 @@ POLL_S: Final = 0.05
 log: Any = structlog.get_logger("flow_engine.chat")
 
 
-class SessionStore(chat.ChatSessions, chat.ChatQueue, chat.ChatFrames, chat.IdleSessions, Protocol):
+class SessionStore(
+    chat.ChatSessions, chat.ChatQueue, chat.ChatLine, chat.ChatFrames, chat.IdleSessions, Protocol
+):
     """What replicas share but the bus."""
 
 
 @dataclass(slots=True)
 class _Orders:
-    """The orders that the holder of a session gets while it works. Implements `Confirming`."""
+    """The orders that the holder of a session gets while it works. Implements `Confirming`. `turn` is the id
+    whose turn it is or was last, `end_waiting` ends a message that may wait, `ended` are those that have
+    ended before their turn."""
 
+    end_waiting: Callable[[str], Coroutine[Any, Any, None]]
+    turn: str = ""
+    ended: set[str] = field(default_factory=set[str])
+    ending_waiting: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     cancelled: set[str] = field(default_factory=set[str])
     current: tuple[str, asyncio.Task[None]] | None = None
     ending: bool = False
@@ -55,7 +65,10 @@ class _Orders:
                 answer.set_result(told["decision"] == "yes")
             return
         self.ending = self.ending or told["type"] == "end"
-        self.cancelled.add(told.get("id", ""))
+        cancelled = told.get("id", "")
+        if told["type"] == "cancel" and cancelled not in (self.turn, *self.cancelled):
+            self.ending_waiting[cancelled] = asyncio.create_task(self.end_waiting(cancelled))
+        self.cancelled.add(cancelled)
         if self.current is not None and (self.ending or self.current[0] in self.cancelled):
             self.cancelled.add(self.current[0])
             self.current[1].cancel()
@@ -113,7 +126,7 @@ class Sessions:
         outcome = await self.store.put(ref, message_id, orjson.dumps(item))
         self.observer.count("chat_messages", outcome=outcome)
         if outcome == "queued":
-            await self._work(ref)
+            await self._work(ref, message_id)
         return outcome
 
     async def cancel(self, ref: chat.SessionRef, message_id: str) -> None:
@@ -158,9 +171,11 @@ class Sessions:
     async def _order(self, ref: chat.SessionRef, **order: str) -> None:
         await self.bus.publish(chat.orders_topic(ref), orjson.dumps(order))
 
-    async def _work(self, ref: chat.SessionRef) -> None:
-        """Take the lease and answer, unless somebody else does. Orders are heard when this returns."""
-        holder, orders = uuid4().hex, _Orders()
+    async def _work(self, ref: chat.SessionRef, put: str | None = None) -> None:
+        """Take the lease and answer, unless somebody else does. Orders are heard when this returns. `put` is
+        the message that was put into the queue just now."""
+        holder = uuid4().hex
+        orders = _Orders(lambda message_id: self._end_waiting(ref, holder, message_id, orders))
         listener = orders.take
         await self.bus.listen(chat.orders_topic(ref), listener)
         taken = False
@@ -177,8 +192,15 @@ class Sessions:
                 draining = asyncio.current_task()
                 renewing = asyncio.create_task(self._renew(ref, holder, cast("asyncio.Task[None]", draining)))
                 try:
-                    while (item := await self.store.head(ref, holder)) is not None:
-                        state = await self._one(ref, holder, orjson.loads(item), orders)
+                    is_known = False
+                    while (head := await self.store.head(ref, holder)) is not None:
+                        item = cast("Mapping[str, str]", orjson.loads(head))
+                        if not is_known and item.get("id") != put:  # the queue was another holder's
+                            orders.ended |= {
+                                frame["id"] for frame in await self._frames(ref) if frame["final"]
+                            }
+                        is_known, orders.turn = True, item.get("id", "")
+                        state = await self._one(ref, holder, item, orders)
                         await self.store.done(ref, holder, state.written())
                 except chat.LeaseLost:
                     log.warning("lease_lost")
@@ -186,8 +208,10 @@ class Sessions:
                     # The message stays queued; whoever looks for abandoned sessions next goes on with it.
                     log.error("answer_postponed", code=error.code)
                 finally:
-                    renewing.cancel()
-                    await asyncio.gather(renewing, return_exceptions=True)
+                    beside = (renewing, *orders.ending_waiting.values())
+                    for each in beside:
+                        each.cancel()
+                    await asyncio.gather(*beside, return_exceptions=True)
             finally:
                 await self.bus.unlisten(chat.orders_topic(ref), listener)
 
@@ -221,7 +245,7 @@ class Sessions:
             take(state, item)
             return state
         frames = AnswerFrames(self.store, ref, item["id"], holder, pace=self._pace)
-        if state.ended:
+        if state.ended and not await self._has_ended(item["id"], orders):
             await frames.error("session_ended", "this session has ended; say hello without one")
             await frames.finish("refused")
             return state
@@ -230,6 +254,8 @@ class Sessions:
             return state
         if state.answering != item["id"]:
             state.add(Turn(role="user", content=item["content"], id=item["id"]))
+            if await self._has_ended(item["id"], orders):
+                return state
             state.answering = item["id"]
             await self.store.save(ref, state.written(), holder)
 
@@ -243,13 +269,33 @@ class Sessions:
         state.answering = None
         return state
 
+    async def _frames(self, ref: chat.SessionRef) -> Sequence[Mapping[str, Any]]:
+        return [orjson.loads(logged.frame) for logged in await self.store.after(ref, 0)]
+
+    async def _end_waiting(self, ref: chat.SessionRef, holder: str, message_id: str, orders: _Orders) -> None:
+        """Ends a message in the line as cancelled. Where that fails it is ended in its turn."""
+        with contextlib.suppress(chat.LeaseLost, RetryLater):
+            line = [cast("Mapping[str, str]", orjson.loads(item)) for item in await self.store.waiting(ref)]
+            is_waiting = any(item["kind"] == "message" and item["id"] == message_id for item in line)
+            if is_waiting and message_id not in orders.ended:
+                frames = AnswerFrames(self.store, ref, message_id, holder)
+                await frames.finish("refused", {"event": "cancelled"})
+                orders.ended.add(message_id)
+                self.observer.count("chat_answers", state="refused")
+
+    async def _has_ended(self, message_id: str, orders: _Orders) -> bool:
+        """Whether the message was ended while it waited."""
+        ending = orders.ending_waiting.get(message_id)
+        if ending is not None:
+            await asyncio.wait({ending})
+        return message_id in orders.ended
+
     async def _resumable(
         self, ref: chat.SessionRef, state: SessionState, frames: AnswerFrames, message_id: str
     ) -> bool:
         """Whether an answer that another replica began may be gone on with: nothing of it was shown, or all
         that it needs is a person's decision on its text. Otherwise it has ended, or is ended here."""
-        shown = [orjson.loads(logged.frame) for logged in await self.store.after(ref, 0)]
-        own = [frame for frame in shown if frame["id"] == message_id]
+        own = [frame for frame in await self._frames(ref) if frame["id"] == message_id]
         flow = state.flow
         is_held = flow is not None and flow.held is not None and flow.held.message == message_id
         if any(frame["final"] for frame in own):

@@ -5,8 +5,10 @@ Stores, keys, model and the way out are set as for `flow-engine serve`.
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from flow_engine.ports.outbound import header_key
 
 
 class ChatSettings(BaseSettings):
@@ -53,3 +55,9 @@ class ChatSettings(BaseSettings):
     api_key: SecretStr | None = Field(
         default=None, description="The key for that engine; unset: none is sent"
     )
+
+    @field_validator("api_key")
+    @classmethod
+    def _is_a_key(cls, given: SecretStr | None) -> SecretStr | None:
+        key = None if given is None else header_key(given.get_secret_value())
+        return None if key is None else SecretStr(key)

@@ -5,10 +5,15 @@
 2. A deleted row leaves its record, without fields: the history goes on where the name is used again, the
    revision begins at 1.
 3. Readers see a change at once where it was made, elsewhere within `FRESH_S`.
+4. Changes of one table come one after the other, over all replicas: what a row says of others, its bases, is
+   read and written in more than one record. Whoever changes has the record `_GUARD` meanwhile, taken by
+   compare-and-set; one that its holder has not given back for `HELD_S` is taken from it.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
@@ -97,6 +102,12 @@ FRESH_S: Final = 1.0
 MOST_HISTORY: Final = 500
 MOST_AGENTS: Final = 500
 ATTEMPTS: Final = 5
+HELD_S: Final = 5.0
+WAIT_S: Final = 15.0
+POLL_S: Final = 0.02
+
+_GUARD: Final = Record(":guard", {"row": None, "history": []}, parent=":guard")
+"""No name of an agent, and by its parent not among them."""
 
 Action = Literal["create", "update", "delete"]
 Table = Mapping[str, StoredRow]
@@ -174,44 +185,46 @@ class AgentTable:
         return found
 
     async def create(self, tenant_id: str, raw: JsonValue, by: str) -> StoredRow:
-        """Raises CorrectTheInput `agent_invalid`, ReloadAndDecide `agent_name_taken`."""
-        fields = await self._checked(tenant_id, raw)
-        record = await self._store.get(tenant_id, str(fields["name"]))
-        if record is not None and _row(record) is not None:
-            raise _taken(str(fields["name"]))
-        if len(await self.rows(tenant_id)) >= MOST_AGENTS:
-            raise ReloadAndDecide("too_many_agents", f"a table has at most {MOST_AGENTS} agents")
-        new = self._written(record, str(fields["name"]), None, StoredRow(1, fields), "create", by)
-        stored = (
-            await self._store.insert(tenant_id, new)
-            if record is None
-            else await self._store.replace(tenant_id, new, record.serial)
-        )
-        self._read.pop(tenant_id, None)
-        if not stored:
-            raise _taken(str(fields["name"]))
-        return StoredRow(1, fields)
+        """Raises CorrectTheInput `agent_invalid`, ReloadAndDecide `agent_name_taken`, RetryLater."""
+        async with self._alone(tenant_id):
+            fields = await self._checked(tenant_id, raw)
+            record = await self._store.get(tenant_id, str(fields["name"]))
+            if record is not None and _row(record) is not None:
+                raise _taken(str(fields["name"]))
+            if len(await self.rows(tenant_id)) >= MOST_AGENTS:
+                raise ReloadAndDecide("too_many_agents", f"a table has at most {MOST_AGENTS} agents")
+            new = self._written(record, str(fields["name"]), None, StoredRow(1, fields), "create", by)
+            stored = (
+                await self._store.insert(tenant_id, new)
+                if record is None
+                else await self._store.replace(tenant_id, new, record.serial)
+            )
+            self._read.pop(tenant_id, None)
+            if not stored:
+                raise _taken(str(fields["name"]))
+            return StoredRow(1, fields)
 
     async def change(self, tenant_id: str, name: str, change: Change) -> StoredRow | None:
         """The row as it is then, None where it was deleted.
 
         Raises LookElsewhere `agent_unknown`, RevisionStale, CorrectTheInput `agent_invalid`, ReloadAndDecide
-        `agent_is_base` for the deletion of another one's base.
+        `agent_is_base` for the deletion of another one's base, RetryLater.
         """
-        for _ in range(ATTEMPTS):
-            record = await self._store.get(tenant_id, name)
-            row = None if record is None else _row(record)
-            if record is None or row is None:
-                raise _unknown(name)
-            if change.if_match is not None and change.if_match != row.revision:
-                raise RevisionStale(row.revision)
-            after = await self._after(tenant_id, row, change)
-            new = self._written(record, name, row, after, change.action, change.by)
-            stored = await self._store.replace(tenant_id, new, record.serial)
-            self._read.pop(tenant_id, None)
-            if stored:
-                return after
-        raise RetryLater("agent_contended", f"{name!r} is being changed by many at once")
+        async with self._alone(tenant_id):
+            for _ in range(ATTEMPTS):
+                record = await self._store.get(tenant_id, name)
+                row = None if record is None else _row(record)
+                if record is None or row is None:
+                    raise _unknown(name)
+                if change.if_match is not None and change.if_match != row.revision:
+                    raise RevisionStale(row.revision)
+                after = await self._after(tenant_id, row, change)
+                new = self._written(record, name, row, after, change.action, change.by)
+                stored = await self._store.replace(tenant_id, new, record.serial)
+                self._read.pop(tenant_id, None)
+                if stored:
+                    return after
+            raise RetryLater("agent_contended", f"{name!r} is being changed by many at once")
 
     async def findings(self, tenant_id: str, raw: JsonValue) -> list[Finding]:
         """Everything that is wrong with a row as it would stand in this table, at JSON Pointers; empty for
@@ -236,6 +249,39 @@ class AgentTable:
         if record is None:
             raise _unknown(name)
         return cast("list[JsonValue]", record.body["history"])
+
+    @asynccontextmanager
+    async def _alone(self, tenant_id: str) -> AsyncGenerator[None]:
+        """Nobody else changes the table while this is open. Raises RetryLater `agent_contended`."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                serial = await self._held(tenant_id)
+            try:
+                async with asyncio.timeout(HELD_S / 2):  # nothing is written when it may have been taken
+                    yield
+            finally:
+                free = replace(_GUARD, body={**_GUARD.body, "held": False}, serial=serial + 1)
+                with suppress(RetryLater):
+                    await self._store.replace(tenant_id, free, serial)
+        except TimeoutError:
+            raise RetryLater("agent_contended", "the agents are being changed by many at once") from None
+
+    async def _held(self, tenant_id: str) -> int:
+        """The serial at which the guard is ours, once it is."""
+        seen, since = -1, 0.0
+        while True:
+            guard = await self._store.get(tenant_id, _GUARD.id)
+            serial = 0 if guard is None else guard.serial
+            if serial != seen:
+                seen, since = serial, asyncio.get_running_loop().time()
+            is_free = guard is None or guard.body["held"] is False
+            if is_free or asyncio.get_running_loop().time() - since >= HELD_S:
+                held = replace(_GUARD, body={**_GUARD.body, "held": True}, serial=serial + 1)
+                if guard is None and await self._store.insert(tenant_id, held):
+                    return held.serial
+                if guard is not None and await self._store.replace(tenant_id, held, serial):
+                    return held.serial
+            await asyncio.sleep(POLL_S)
 
     async def _checked(self, tenant_id: str, raw: JsonValue, kept: str | None = None) -> Fields:
         """`kept` is the name that the row has."""
@@ -319,10 +365,15 @@ def _taken(name: str) -> ReloadAndDecide:
 
 
 def _sound_fields(raw: JsonValue, found: Sequence[Finding]) -> Fields | None:
-    """Those of a row that can be looked at beside the table; None where it is known of none."""
-    wrong = {finding.pointer.partition("/")[2].partition("/")[0] for finding in found}
-    if not isinstance(raw, dict) or wrong & {"", "name"}:
+    """Those of a row that can be looked at beside the table, with the name "" where it has no sound one; None
+    where it is known of none."""
+    wrong = {
+        finding.pointer.partition("/")[2].partition("/")[0]
+        for finding in found
+        if finding.code != "tool_name_reserved"  # the rest of it is sound
+    }
+    if not isinstance(raw, dict) or "" in wrong:
         return None
     if wrong & {"http_tools", "base_agent"}:  # who says which tools there are
         wrong.add("tools")
-    return {name: value for name, value in raw.items() if name not in wrong}
+    return {"name": "", **{name: value for name, value in raw.items() if name not in wrong}}

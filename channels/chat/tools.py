@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.errors import PydanticUserError
 
 from adapters.models.tools import TOOL_TIMEOUT_S, Arguments, Tool, ToolRegistry, Verdict
-from channels.chat.rows import AgentRow
+from channels.chat.rows import RESERVED_TOOLS, AgentRow
 from channels.engine_client.mcp_tools import McpFailed, McpServers, McpTool
 from channels.http_tools.tools import MOST_TOOL_S, CallContext, http_tool
 from flow_engine.errors import CallTheOperator
@@ -100,25 +101,35 @@ def load_tools(modules: Iterable[str]) -> dict[str, Tool]:
     """The tools of these modules and of the entry points `flow_engine.tools`, by name. The working directory
     is importable.
 
-    Raises CallTheOperator `tools_not_loaded`: a module that cannot be imported, a name twice.
+    Raises CallTheOperator `tools_not_loaded`: a module that cannot be imported, a name twice, the name of a
+    function that every agent has.
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+    named = {f"FLOW_ENGINE_TOOL_MODULES: {name!r}": partial(import_module, name) for name in modules}
+    installed = {f"{ENTRY_POINTS}: {each.value!r}": each.load for each in entry_points(group=ENTRY_POINTS)}
     found: dict[str, Tool] = {}
-    for source in (*map(_imported, modules), *(point.load() for point in entry_points(group=ENTRY_POINTS))):
+    for place, load in {**named, **installed}.items():
+        source = _loaded(place, load)
         members: Iterable[object] = vars(source).values() if isinstance(source, ModuleType) else (source,)
         for member in members:
             each = getattr(member, _MARK, None) if callable(member) else None
-            if isinstance(each, Tool) and found.setdefault(each.spec.name, each) is not each:
-                raise CallTheOperator("tools_not_loaded", f"two tools are named {each.spec.name!r}")
+            if not isinstance(each, Tool):
+                continue
+            name = each.spec.name
+            if name in RESERVED_TOOLS:
+                raise CallTheOperator("tools_not_loaded", f"{place}: every agent has a function {name!r}")
+            if found.setdefault(name, each) is not each:
+                raise CallTheOperator("tools_not_loaded", f"{place}: two tools are named {name!r}")
     return found
 
 
-def _imported(name: str) -> ModuleType:
+def _loaded(place: str, load: Callable[[], object]) -> object:
     try:
-        return import_module(name)
-    except (ImportError, TypeError, ValueError, SyntaxError) as error:
-        raise CallTheOperator("tools_not_loaded", f"FLOW_ENGINE_TOOL_MODULES: {name!r}: {error}") from error
+        return load()
+    except Exception as error:  # the operator's code runs, and fails as it likes
+        reason = f"{place}: {type(error).__name__}: {error}"
+        raise CallTheOperator("tools_not_loaded", reason) from error
 
 
 class McpSource:
@@ -137,11 +148,13 @@ class McpSource:
         return bool(slash and tool) and server in self._urls
 
     async def tool(self, name: str) -> Tool | None:
-        """The tool of a server; None while the server is away, or where it does not offer it."""
+        """The tool of a server; None while the server is away, where it does not offer it, or where the model
+        would know it under the name of a function that every agent has."""
         server, _, tool_name = name.partition("/")
         url = self._urls[server]
         listed = next((each for each in await self._list(server, url) if each.name == tool_name), None)
-        if listed is None:
+        own_name = f"{server}_{tool_name}"[:64]
+        if listed is None or own_name in RESERVED_TOOLS:
             log.warning("mcp_tool_left_out", server=server, tool=tool_name)
             return None
 
@@ -151,7 +164,7 @@ class McpSource:
             except McpFailed as failure:
                 return {"error": str(failure)}
 
-        spec = ToolSpec(f"{server}_{tool_name}"[:64], listed.description, listed.parameters)
+        spec = ToolSpec(own_name, listed.description, listed.parameters)
         return Tool(spec, run, MOST_TOOL_S)
 
     async def aclose(self) -> None:
@@ -186,25 +199,25 @@ class ToolSources:
         return name in self.functions or (self.mcp is not None and self.mcp.knows(name))
 
     async def register(self, row: AgentRow, registry: ToolRegistry, log_fields: Mapping[str, str]) -> None:
-        """The tools that the row lists, and those that it declares; one that is gone is left out."""
-        for name in dict.fromkeys(row.tools or ()):
-            if name in self.functions:
+        """The tools that the row lists, and those that it declares, which come before others of their name.
+        One that is gone is left out, and so is a server's that cannot stand beside the rest."""
+        declared, listed = row.http_tools or {}, dict.fromkeys(row.tools or ())
+        for name in listed:
+            if name in self.functions and name not in declared:
                 registry.register(self.functions[name])
-            elif self.mcp is not None and self.mcp.knows(name) and (tool := await self.mcp.tool(name)):
-                registry.register(tool)
         context = CallContext(ctx={}, specials=self.specials)
-        for name, declared in (row.http_tools or {}).items():
+        for name, tool in declared.items():
             registry.register(
                 http_tool(
-                    name,
-                    declared,
-                    declared.parameters,
-                    self.outbound,
-                    context,
-                    log_fields,
-                    approval=declared.approval,
+                    name, tool, tool.parameters, self.outbound, context, log_fields, approval=tool.approval
                 )
             )
+        for name in listed:
+            if self.mcp is not None and self.mcp.knows(name) and (offered := await self.mcp.tool(name)):
+                try:
+                    registry.register(offered)
+                except ValueError as error:
+                    log.warning("mcp_tool_left_out", tool=name, reason=str(error))
 
 
 def mcp_urls(text: str) -> dict[str, str]:

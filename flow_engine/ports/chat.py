@@ -97,6 +97,14 @@ class ChatQueue(Protocol):
         ...
 
 
+class ChatLine(Protocol):
+    """Who waits in the queue."""
+
+    async def waiting(self, ref: SessionRef) -> Sequence[bytes]:
+        """The messages of the queue as JSON texts, oldest first, the one that is being answered too."""
+        ...
+
+
 class ChatFrames(Protocol):
     """The newest `FRAMES_KEPT` frames of each session. Each is a JSON text."""
 

@@ -79,6 +79,8 @@ async def test_messages_wait_in_line_once_each(stores: Stores, ref: SessionRef) 
     assert await store.put(ref, "aside", b"aside", bounded=False) == "duplicate"
     assert await store.hold(ref, "h1")
     taken: list[bytes] = []
+    line = await store.waiting(ref)
+    assert (line[0], len(line)) == (await store.head(ref, "h1"), MOST_WAITING + 2)
     while (message := await store.head(ref, "h1")) is not None:
         assert await store.head(ref, "h1") == message
         taken.append(message)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from api.auth import Keyring
+from channels.chat import table
+from flow_engine.ports.records import Record
+from flows.records import SqliteRecords
 from tests.channels.chat.harness import ORDERS, WEATHER, Chat, running_chat
 
 pytestmark = pytest.mark.anyio
@@ -79,6 +82,15 @@ async def test_every_mistake_of_a_row_is_told_with_its_pointer(chat: Chat) -> No
         ("/http_tools/find/url", "host_not_fixed"),
         ("/http_tools/find/approval", "not_allowed"),
     }
+    row = {"name": "a", "temperature": 9, "tools": ["x"], "http_tools": {"refuse": {"url": "http://h/"}}}
+    answer = await chat.http.post("/v1/ai-agents/validate", json=row)
+    errors = {each["pointer"]: each for each in answer.json()["errors"]}
+    assert set(errors) == {"/temperature", "/http_tools/refuse", "/tools/0"}
+    assert errors["/tools/0"]["message"] == "unknown tool 'x'; there are: none"
+    for unnamed in ({"name": "no name!"}, {}):
+        assert [pointer for pointer, _ in await errors_of(chat, {**unnamed, "base_agent": "nobody"})] == [
+            *("/name", "/base_agent")
+        ]
     row = {
         "name": "a",
         "base_agent": "nobody",
@@ -119,6 +131,60 @@ async def test_bases_make_no_circle_and_stay_while_they_are_needed(chat: Chat) -
     assert [error["code"] for error in answer.json()["errors"]] == ["base_cycle"]
     answer = await chat.http.delete("/v1/ai-agents/a")
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_is_base")
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Chat, Chat]]:
+    """On one table, and slow to write: what both read before, they have read when the first has written."""
+
+    def slowly(write: Callable[..., Awaitable[bool]]) -> Callable[..., Awaitable[bool]]:
+        async def written(*arguments: Any) -> bool:
+            await asyncio.sleep(0.05)
+            return await write(*arguments)
+
+        return written
+
+    async with running_chat(tmp_path) as one, running_chat(tmp_path) as other:
+        await one.add({"name": "a", "constraints": ["Never."]}, {"name": "b"})
+        monkeypatch.setattr(SqliteRecords, "insert", slowly(SqliteRecords.insert))
+        monkeypatch.setattr(SqliteRecords, "replace", slowly(SqliteRecords.replace))
+        yield one, other
+
+
+async def test_a_base_is_not_deleted_under_a_new_heir(replicas: tuple[Chat, Chat]) -> None:  # C5, C2
+    one, other = replicas
+    heir, deleted = await asyncio.gather(
+        one.http.post("/v1/ai-agents", json={"name": "heir", "base_agent": "a"}),
+        other.http.delete("/v1/ai-agents/a"),
+    )
+    assert (heir.status_code, deleted.status_code) in ((201, 409), (422, 204))
+
+
+async def test_two_who_change_bases_at_once_make_no_circle(replicas: tuple[Chat, Chat]) -> None:  # C5
+    one, other = replicas
+    answers = await asyncio.gather(
+        one.http.patch("/v1/ai-agents/a", json={"base_agent": "b"}),
+        other.http.patch("/v1/ai-agents/b", json={"base_agent": "a"}),
+    )
+    assert sorted(answer.status_code for answer in answers) == [200, 422]
+
+
+async def test_a_replica_that_died_while_it_changed_the_table_stops_nobody(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C1
+    monkeypatch.setattr(table, "HELD_S", 0.2)
+    let_go = SqliteRecords.replace
+
+    async def dies(store: SqliteRecords, tenant_id: str, record: Record, expected_serial: int) -> bool:
+        return record.body.get("held") is False or await let_go(store, tenant_id, record, expected_serial)
+
+    monkeypatch.setattr(SqliteRecords, "replace", dies)
+    await chat.add({"name": "a"})
+    await chat.add({"name": "b"})
+    assert (await chat.http.delete("/v1/ai-agents/a")).status_code == 204
+    assert [row["name"] for row in (await chat.http.get("/v1/ai-agents")).json()] == [
+        *("b", "orchestrator", "smalltalk_agent")
+    ]
 
 
 async def test_null_inherits_and_an_empty_list_does_not(chat: Chat) -> None:  # C1, C2, C5

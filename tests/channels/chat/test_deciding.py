@@ -97,6 +97,8 @@ class TestByScores:
         ("scores", "reason"),
         [
             ({"a": 0.9}, "the best score, ahead by 0.05; no model is configured"),
+            ({"a": 0.9, "b": 0.1}, "the best score, ahead by 0.05; no model is configured"),
+            ({"a": 0.21, "b": 0.19}, "the best score, and the only one of 0.2; no model is configured"),
             ({"a": 0.5, "b": 0.5}, "2 agents are within 0.05; no model is configured"),
             ({"a": 0.1}, "no agent scores 0.2; no model is configured"),
         ],

@@ -130,6 +130,48 @@ async def test_a_flow_talks_through_the_engine_and_hands_over_to_a_person(
             assert [d["action"] for d in decisions] == ["accept", "continue", "continue", "continue"]
 
 
+async def agent_on(engine_url: str, document: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table whose flow is that document."""
+    async with httpx.AsyncClient(base_url=engine_url) as engine:
+        flow = {"name": "f", "campaignId": "c", "updatedBy": "ada"}
+        flow_id = (await engine.post("/v1/flows", json=flow)).json()["id"]
+        version = {k: v for k, v in document.items() if k != "conversationalFlowId"}
+        saved = await engine.post(f"/v1/flows/{flow_id}/versions?tag=prod", json=version)
+        assert saved.status_code == 201, saved.text
+    return {**CLAIMS, "flow": {"flow_id": flow_id, "tag": "prod"}}
+
+
+@pytest.mark.parametrize(
+    ("row", "variables", "asked"),
+    [
+        ({}, {"GROQ_API_KEY": "key"}, ("groq:flows-own", 0.9)),
+        ({"temperature": 0.1}, {"GROQ_API_KEY": "key"}, ("groq:flows-own", 0.1)),
+        ({"model": "openai:the-rows"}, {"GROQ_API_KEY": "key"}, ("openai:the-rows", 0.3)),
+        ({}, {}, (None, 0.3)),
+    ],
+)
+async def test_a_flow_has_its_own_model_where_the_row_names_none_and_its_provider_is_configured(
+    tmp_path: Path,
+    engine_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    row: dict[str, Any],
+    variables: dict[str, str],
+    asked: tuple[str | None, float],
+) -> None:  # C15
+    monkeypatch.delenv("GROQ_API_KEY", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    llm = {"provider": "groq", "model": "flows-own", "temperature": 0.9}
+    media = {"audio": {"presetId": "default"}, "text": {"llm": llm}}
+    agent = await agent_on(engine_url, clinic(mediaConfig=media))
+    async with running_chat(tmp_path, [Says("Hola.")], engine_url=engine_url) as chat:
+        await chat.add({**agent, **row})
+        async with chat.client(language="es") as client:
+            await client.say("m-1", ACCIDENT)
+            (request,) = chat.model.requests
+            assert (request.model, request.temperature) == asked
+
+
 async def test_a_conversation_that_goes_on_by_itself_gives_the_model_another_task(
     tmp_path: Path, engine_url: str
 ) -> None:  # C15
@@ -137,15 +179,8 @@ async def test_a_conversation_that_goes_on_by_itself_gives_the_model_another_tas
     document = clinic()
     document["tasks"][0]["connectionConditions"] = {"supervised": leads_on}
     document["tasks"][0]["prompt"] = "Find out what is needed."
-    agent = {**CLAIMS, "flow": {"flow_id": "by-itself", "tag": "prod"}}
+    agent = await agent_on(engine_url, document)
     script: list[Step] = [calls("change_task", task="Visita Perché"), Says("Un momento.")]
-    async with httpx.AsyncClient(base_url=engine_url) as engine:
-        flow = {"name": "f", "campaignId": "c", "updatedBy": "ada"}
-        flow_id = (await engine.post("/v1/flows", json=flow)).json()["id"]
-        agent["flow"]["flow_id"] = flow_id
-        version = {k: v for k, v in document.items() if k != "conversationalFlowId"}
-        saved = await engine.post(f"/v1/flows/{flow_id}/versions?tag=prod", json=version)
-        assert saved.status_code == 201, saved.text
     async with running_chat(tmp_path, script, engine_url=engine_url) as chat:
         await chat.add(agent, WEATHER)
         async with chat.client(language="es") as client:
@@ -190,6 +225,21 @@ async def test_every_word_that_is_shown_is_told_to_the_engine_once(
             assert client.text("m-1") == "Un momento.\n\nVeamos.\n\n¿Cuál es su póliza?"
 
 
+@pytest.mark.parametrize("words", [{}, {"question": "  "}, {"question": None}])
+async def test_a_question_without_words_is_tried_again_by_the_flows_model(
+    tmp_path: Path, engine_url: str, words: dict[str, Any]
+) -> None:  # C9, C15
+    script = [calls("ask_user", **words), calls("ask_user", question="¿Cuál es su póliza?")]
+    async with running_chat(tmp_path, script, engine_url=engine_url) as chat:
+        await chat.add(CLAIMS)
+        async with chat.client(language="es") as client:
+            final = await client.say("m-1", ACCIDENT)
+            assert (final["state"], client.text("m-1")) == ("clarifying", "¿Cuál es su póliza?")
+            told = chat.model.requests[1].messages[-1]
+            assert (told.role, told.tool_call_id) == ("tool", "call-1")
+            assert "question" in told.content
+
+
 async def test_breaking_out_of_a_flow_ends_its_contact(tmp_path: Path, engine_url: str) -> None:  # C9, C15
     script = [Says("¿Cuál es su póliza?"), Says("Sunny.")]
     async with running_chat(tmp_path, script, engine_url=engine_url) as chat:
@@ -200,6 +250,34 @@ async def test_breaking_out_of_a_flow_ends_its_contact(tmp_path: Path, engine_ur
             final = await client.say("m-2", "What is the weather in Rome?")
             assert final["agent"] == "weather_agent"
             assert await has_ended(engine, content)
+
+
+async def test_an_agent_whose_flow_is_taken_away_leaves_its_contact(
+    tmp_path: Path, engine_url: str
+) -> None:  # C5, C15
+    script = [Says("¿Cuál es su póliza?"), Says("Hola."), Says("Dígame.")]
+    async with running_chat(tmp_path, script, engine_url=engine_url) as chat:
+        await chat.add(CLAIMS)
+        async with chat.client(language="es") as client, httpx.AsyncClient(base_url=engine_url) as engine:
+            await client.say("m-1", ACCIDENT)
+            content = next(f["content"] for f in client.frames if f["content"].get("event") == "task")
+            changed = await chat.http.patch("/v1/ai-agents/claims_agent", json={"flow": None})
+            assert changed.status_code == 200, changed.text
+            for text in ("olvídalo", ACCIDENT):
+                asked = {"text": text, "session": client.session}
+                dry_run = await chat.http.post("/v1/chat/route", json=asked)
+                assert dry_run.status_code == 200, dry_run.text
+                assert dry_run.json()["action"] in ("accept", "refuse")
+            final = await client.say("m-2", ACCIDENT)
+            assert (final["state"], client.text("m-2")) == ("done", "Hola.")
+            assert await has_ended(engine, content)
+            assert (await client.say("m-3", "olvídalo"))["state"] == "refused"
+            assert client.of("m-3", "error") == []
+            assert [d["action"] for d in await chat.decisions(client.session)] == [
+                "accept",
+                "accept",
+                "refuse",
+            ]
 
 
 async def handed_over(client: Client) -> None:

@@ -121,6 +121,30 @@ async def test_an_answer_that_was_whole_when_its_replica_died_is_not_begun_again
         assert len(chat.model.requests) == 2
 
 
+async def test_a_message_that_was_cancelled_while_it_waited_is_skipped_by_who_takes_over(
+    tmp_path: Path,
+) -> None:  # C12, C14
+    clock = Clock()
+    store = InProcessChat(monotonic=clock)
+    async with running_chat(tmp_path, [Stalls(120, Says(TEXT))], shared=(store, store)) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            for message_id in ("m-1", "m-2"):
+                await client.send(type="message", id=message_id, content=QUESTION)
+            while not chat.model.requests:
+                await asyncio.sleep(0.01)
+            await client.send(type="cancel", id="m-2")
+            await client.final("m-2")
+    clock.ahead += LEASE_S
+    async with (
+        running_chat(tmp_path, [Says(TEXT)], shared=(store, store)) as chat,
+        chat.client(session=client.session, after=0) as back,
+    ):
+        assert (await back.say("m-3", QUESTION))["state"] == "done"
+        assert [frame["id"] for frame in back.frames if frame["final"]] == ["m-2", "m-1", "m-3"]
+        assert len(chat.model.requests) == 2
+
+
 async def test_cancelling_reaches_the_replica_that_answers(
     tmp_path: Path, on_redis: dict[str, object]
 ) -> None:  # C12

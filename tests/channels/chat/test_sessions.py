@@ -155,9 +155,30 @@ async def test_a_waiting_message_is_cancelled_too(tmp_path: Path) -> None:  # C1
             await client.send(type="message", id="m-1", content=QUESTION)
             await client.send(type="message", id="m-2", content=QUESTION)
             await client.send(type="cancel", id="m-2")
-            assert (await client.final("m-1"))["state"] == "done"
             assert (await client.final("m-2"))["state"] == "refused"
+            assert (await client.final("m-1"))["state"] == "done"
             assert len(chat.model.requests) == 1
+
+
+async def test_a_waiting_message_is_cancelled_before_the_answer_ahead_of_it_is_whole(
+    tmp_path: Path,
+) -> None:  # C12
+    async with running_chat(tmp_path, [Stalls(120, Says("late")), Says("Sunny.")]) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            for number in (1, 2, 3):
+                await client.send(type="message", id=f"m-{number}", content=QUESTION)
+            while not chat.model.requests:
+                await asyncio.sleep(0.01)
+            for message_id in ("m-2", "m-2", "nothing"):
+                await client.send(type="cancel", id=message_id)
+            final = await client.final("m-2")
+            assert (final["state"], final["content"]["event"]) == ("refused", "cancelled")
+            await client.send(type="cancel", id="m-1")
+            assert (await client.final("m-1"))["content"]["event"] == "cancelled"
+            assert (await client.final("m-3"))["state"] == "done"
+            assert [f["id"] for f in client.frames if f["final"]] == ["m-2", "m-1", "m-3"]
+            assert len(chat.model.requests) == 2
 
 
 async def test_an_id_is_answered_once_and_a_line_has_an_end(tmp_path: Path) -> None:  # C12
@@ -263,6 +284,20 @@ async def test_an_answer_goes_on_by_the_table_as_it_was(tmp_path: Path) -> None:
             final = await client.final("m-1")
             assert (final["state"], client.text("m-1")) == ("done", "Sunny.")
             assert (await client.say("m-2", QUESTION))["state"] == "refused"
+
+
+async def test_an_agent_made_again_under_a_name_is_the_new_one(tmp_path: Path) -> None:  # C1, C5
+    async with running_chat(tmp_path) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.say("m-1", QUESTION)
+            await chat.http.delete("/v1/ai-agents/weather_agent")
+            await chat.add({**WEATHER, "task": "Tell it as a poem."})
+            await client.say("m-2", QUESTION)
+            assert "Tell it as a poem." in chat.model.requests[-1].messages[0].content
+            await chat.http.delete("/v1/ai-agents/weather_agent")
+            await chat.add({**WEATHER, "enabled": False})
+            assert (await client.say("m-3", QUESTION))["state"] == "refused"
 
 
 async def test_the_history_is_the_context_of_what_follows(tmp_path: Path) -> None:  # C14

@@ -43,6 +43,35 @@ async def test_the_answer_to_a_question_goes_to_the_agent_that_asked(tmp_path: P
             assert len(chat.model.requests) == 2
 
 
+async def test_a_turn_that_goes_on_lists_as_many_candidates_as_are_set(tmp_path: Path) -> None:  # C7, C9
+    script = [asks("Which size?"), Says("Ordered.")]
+    async with running_chat(tmp_path, script, chat_candidates=2) as chat:
+        await chat.add(WEATHER, ORDERS)
+        async with chat.client() as client:
+            await client.say("m-1", "I would like to order a pizza")
+            await client.say("m-2", "rain")
+            decisions = await chat.decisions(client.session)
+            assert [(d["action"], len(d["candidates"])) for d in decisions] == [
+                ("accept", 2),
+                ("continue", 2),
+            ]
+
+
+@pytest.mark.parametrize("words", [{}, {"reason": ""}, {"reason": " \n"}, {"reason": None}])
+async def test_a_refusal_without_a_reason_is_tried_again(
+    tmp_path: Path, words: dict[str, Any]
+) -> None:  # C9, C10
+    script = [CallsTools([ToolCall("c1", "refuse", each)]) for each in (words, {"reason": " No oranges. "})]
+    async with running_chat(tmp_path, script) as chat:
+        await chat.add(ORDERS)
+        async with chat.client() as client:
+            final = await client.say("m-1", "I would like to order a pizza")
+            assert (final["state"], client.text("m-1")) == ("refused", "No oranges.")
+            told = chat.model.requests[1].messages[-1]
+            assert (told.role, told.tool_call_id) == ("tool", "c1")
+            assert "reason" in told.content
+
+
 @pytest.mark.parametrize(
     "message", ["What is the weather in Rome tomorrow?", "something else: the weather in Rome"]
 )

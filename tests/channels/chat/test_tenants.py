@@ -140,3 +140,15 @@ async def test_a_session_that_is_in_another_tenants_flow_already_asks_nothing_mo
             final = await client.say("m-2", "What is the weather in Rome?")
             assert (final["agent"], client.text("m-2")) == ("weather_agent", "Sunny.")
         assert await talked_about(engine_url) == before
+
+
+async def test_a_user_is_not_taken_over_by_one_whose_name_reads_alike(tmp_path: Path) -> None:  # C12, F43
+    names = ring("acme", "acme:eu")
+    async with (
+        running_chat(tmp_path, authenticator=names) as chat,
+        chat.client(user="eu:bob", headers=headers("acme")) as mine,
+        chat.client(user="bob", headers=headers("acme:eu")),
+        chat.client(user="bob", headers=headers("acme:eu")),  # of a higher number than mine
+    ):
+        assert (await mine.say("m-1", "hello"))["final"]
+        assert [f["content"] for f in mine.frames if f["seq"] is None] == [mine.frames[0]["content"]]

@@ -191,6 +191,55 @@ def test_a_module_that_cannot_be_loaded_is_the_operators() -> None:  # C11
         load_tools(["no.such.module"])
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nowhere()", "NameError: name 'nowhere' is not defined"),
+        ("raise RuntimeError('no key')", "RuntimeError: no key"),
+        (
+            "from channels.chat import tool\n@tool(name='refuse')\ndef x() -> None: ...",
+            "every agent has a function 'refuse'",
+        ),
+    ],
+)
+def test_a_module_that_fails_or_takes_a_name_of_every_agent_is_the_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:  # C11
+    name = f"belt_of_{len(text)}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(CallTheOperator) as refusal:
+        load_tools([name])
+    assert refusal.value.code == "tools_not_loaded"
+    assert refusal.value.detail == f"FLOW_ENGINE_TOOL_MODULES: {name!r}: {words}"
+
+
+async def test_a_tool_that_the_row_declares_comes_before_a_function_of_its_name(
+    tmp_path: Path,
+) -> None:  # C11
+    declared = {"add": {"url": "http://127.0.0.1:9/", "description": "Adds elsewhere."}}
+    async with running_chat(tmp_path, tool_modules=BELT) as chat:
+        await chat.add({**ROW, "tools": ["add", "pay"], "http_tools": declared})
+        async with chat.client() as client:
+            assert (await client.say("m-1", "add numbers"))["state"] == "done"
+            offered = {spec.name: spec.description for spec in chat.model.requests[0].tools}
+            assert (set(offered), offered["add"]) == ({"add", "pay", "ask_user", "refuse"}, "Adds elsewhere.")
+
+
+async def test_a_servers_tool_that_cannot_stand_beside_the_rest_is_left_out(tmp_path: Path) -> None:  # C11
+    row = {"name": "adder", "description": "Adds numbers.", "tools": ["agenda/add"]}
+    declared = {"agenda_add": {"url": "http://127.0.0.1:9/", "description": "Adds elsewhere."}}
+    async with running(agenda()) as (url, _):
+        settings = {"outbound_allow": "127.0.0.1"}
+        servers = f"agenda={url}"
+        async with running_chat(tmp_path, settings=settings, chat_mcp_servers=servers) as chat:
+            await chat.add({**row, "http_tools": declared})
+            async with chat.client() as client:
+                assert (await client.say("m-1", "adds numbers"))["state"] == "done"
+                offered = {spec.name: spec.description for spec in chat.model.requests[0].tools}
+                assert offered["agenda_add"] == "Adds elsewhere."
+
+
 async def test_a_tool_of_an_mcp_server_is_listed_by_server_and_name(tmp_path: Path) -> None:  # C11
     row = {"name": "adder", "description": "Adds numbers.", "tools": ["agenda/add", "agenda/gone"]}
     script = [calls("agenda_add", a=2, b=3), Says("Five.")]
