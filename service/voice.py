@@ -42,7 +42,7 @@ from channels.voice.server.serving import serve_voice, server_of
 from channels.voice.server.settings import VoiceSettings, variable_of
 from channels.voice.wires.realtime_urls import connect_headers
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding
-from flow_engine.ports.outbound import OutboundSender
+from flow_engine.ports.outbound import OutboundSender, header_key
 from service import late
 from service.logs import configure_logging
 from service.settings import read_settings
@@ -209,7 +209,7 @@ def _flow_calls(
     parts: VoiceDependencies, session: models.FlowSession, notices: RedisNotices | None
 ) -> FlowCalls:
     allow = AllowList.parse(parts.settings.outbound_allowed(session.engine_url))
-    key = os.environ.get(session.api_key_env) or None
+    key = header_key(os.environ.get(session.api_key_env))
     # Loaded late: MCP's SDK takes a second, and only flows need it.
     return late.voice_flows.FlowCalls(
         parts.config,

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,8 @@ from channels.voice.manager.directory import Directory, locked_directory
 from channels.voice.manager.front import MAX_HEAD_BYTES, Front, Routes
 from channels.voice.manager.manager import Manager, Pace
 from channels.voice.manager.roster import Roster, Source
-from channels.voice.sip_bridge.phone import Account, SipPhone
+from channels.voice.sip_bridge.account import Account, checked_username, server_in
+from channels.voice.sip_bridge.phone import SipPhone
 from flow_engine.errors import CallTheOperator
 from service.logs import configure_logging
 from service.settings import read_settings
@@ -149,9 +150,21 @@ class BridgeSettings(BaseSettings):
     agent_port: int = Field(ge=1, le=65_535, description="Where the voice agent is on this machine")
     log_level: str = Field(default="info", description="Lowest level logged")
 
+    @field_validator("sip_domain")
+    @classmethod
+    def _a_server(cls, value: str) -> str:
+        server_in(value)
+        return value
+
+    @field_validator("sip_username")
+    @classmethod
+    def _a_username(cls, value: str) -> str:
+        return checked_username(value)
+
 
 def bridge_until_stopped() -> None:
-    """Returns after SIGINT or SIGTERM, with no call and no registration left. Raises FlowEngineError for
+    """Returns after SIGINT or SIGTERM and the last call, with no registration left; a second signal ends
+    calls at once. Raises FlowEngineError for
     settings that are missing, and for a server without an address."""
     settings = read_settings(BridgeSettings, lambda name: name.upper())
     configure_logging(settings.log_level)
@@ -161,14 +174,13 @@ def bridge_until_stopped() -> None:
 
 async def _bridge(account: Account, agent_port: int) -> None:
     local = GuardedClient(AllowList.parse("127.0.0.1"))
-    running = asyncio.ensure_future(SipPhone(account, agent_port, local).run())
+    phone = SipPhone(account, agent_port, local)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.cancel)
+        loop.add_signal_handler(number, phone.stop)
     typer.echo(f"SIP bridge of {account.domain} to port {agent_port}. Ctrl-C stops it.", err=True)
     try:
-        with suppress(asyncio.CancelledError):
-            await running
+        await phone.run()
     except OSError as error:
         raise CallTheOperator("sip_server_unknown", f"cannot reach {account.domain!r}: {error}") from error
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 from cachetools import TLRUCache
@@ -15,6 +15,7 @@ from adapters.models.tools import Approval, Tool, ToolRegistry
 from channels.engine_client import client, mcp_tools, replies
 from channels.engine_client.tools import (
     CallContext,
+    Declaration,
     TaskTool,
     VariablesMissing,
     call_arguments,
@@ -37,6 +38,12 @@ AWAY_S: Final = 10.0
 MOST_SERVERS: Final = 256
 
 Ran = Callable[[TaskTool, JsonValue], Awaitable[None]]
+
+
+def spec_of(declared: Declaration) -> ToolSpec:
+    """A tool as models of text take it."""
+    parameters = cast("Mapping[str, object]", declared["parameters"])
+    return ToolSpec(str(declared["name"]), str(declared["description"]), parameters)
 
 
 class ToolListCache:

@@ -6,7 +6,7 @@ place before any call comes in.
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
@@ -21,6 +21,7 @@ from channels.http_tools.templates import JsonTemplate, Mistakes, Template, UrlT
 from flow_engine.conditions.lexing import Mistake
 from flow_engine.documents.findings import read_beside
 from flow_engine.errors import Finding, pointer
+from flow_engine.ports.outbound import header_key, is_header_text
 from flow_engine.values import JsonValue, listed
 
 Method = Literal["GET", "POST", "PATCH", "PUT", "DELETE"]
@@ -29,8 +30,6 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 MOST_TIMEOUT_S: Final = 120.0
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_TEXT = re.compile(r"[\t -~]*")
-
 _BASE_URL_USED = re.compile(r"\{\{\s*base_url\b")
 _ENV = re.compile(r"\$\{env:([^{}]*)\}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -62,25 +61,30 @@ def _read(parse: Callable[[str], object], value: object) -> object:
     try:
         return parse(value)
     except Mistake as mistake:
-        raise _error(mistake) from mistake
+        raise mistake_error(mistake) from mistake
 
 
 def _step_condition(value: object, info: pydantic.ValidationInfo) -> object:
     """The names of the step's extracts are known; where they could not be read, any name may be one."""
     extract: Mapping[str, object] | None = info.data.get("extract")
     names = None if extract is None else frozenset(extract)
-    return _read(lambda text: expressions.Condition.parse(text, names), value)
+    return _condition(value, names)
+
+
+def _condition(value: object, names: frozenset[str] | None = frozenset()) -> expressions.Condition:
+    if not isinstance(value, str):
+        raise PydanticCustomError("string_type", "accepted is text")
+    condition, mistakes = expressions.Condition.read(value, names)
+    if condition is None:
+        raise refused_at(((), mistake_error(mistake)) for mistake in mistakes)
+    return condition
 
 
 def _json_template(value: object, *, answer: bool = False) -> JsonTemplate:
     try:
         return JsonTemplate.parse(cast("JsonValue", value), answer=answer)
     except Mistakes as mistakes:
-        # An error for each mistake at its own place; pydantic puts the place of the field before it.
-        raise pydantic.ValidationError.from_exception_data(
-            "template",
-            [InitErrorDetails(type=_error(mistake), loc=at, input=None) for at, mistake in mistakes.found],
-        ) from mistakes
+        raise refused_at((at, mistake_error(mistake)) for at, mistake in mistakes.found) from mistakes
 
 
 def _params(value: object) -> JsonTemplate:
@@ -89,19 +93,31 @@ def _params(value: object) -> JsonTemplate:
     return _json_template(cast("object", value))
 
 
-def _error(mistake: Mistake) -> PydanticCustomError:
+def mistake_error(mistake: Mistake) -> PydanticCustomError:
     return PydanticCustomError("mistake", "{mistake}", {"mistake": str(mistake)})
+
+
+def refused_at(
+    found: Iterable[tuple[tuple[str | int, ...], PydanticCustomError]],
+) -> pydantic.ValidationError:
+    """Each error at its place inside a field; pydantic puts the place of the field before it."""
+    errors = [InitErrorDetails(type=error, loc=at, input=None) for at, error in found]
+    return pydantic.ValidationError.from_exception_data("field", errors)
 
 
 def _header(value: object, info: pydantic.ValidationInfo) -> Template:
     """A template in which `${env:NAME}` stands for a variable of the environment, read once. What a caller
     or a reply puts into the header is no reference."""
     template = cast("Template", _read(Template.parse, value))
+    named = [found[1] for part in template.parts if isinstance(part, str) for found in _ENV.finditer(part)]
+    if faults := [fault for name in dict.fromkeys(named) for fault in _environment_faults(name)]:
+        raise refused_at(((), fault) for fault in faults)
     parts = tuple(
-        _ENV.sub(_from_environment, part) if isinstance(part, str) else part for part in template.parts
+        _ENV.sub(lambda found: os.environ[found[1]], part) if isinstance(part, str) else part
+        for part in template.parts
     )
     fixed = "".join(part if isinstance(part, str) else "0" for part in parts)
-    if not _HEADER_TEXT.fullmatch(fixed) or fixed != fixed.strip():
+    if not is_header_text(fixed):
         raise PydanticCustomError(
             "header_text", "accepted is one line of ASCII characters, with no space at its ends"
         )
@@ -123,18 +139,15 @@ def _header_faults(headers: Mapping[str, object]) -> Iterator[PydanticCustomErro
         )
 
 
-def _from_environment(found: re.Match[str]) -> str:
-    name = found[1]
+def _environment_faults(name: str) -> Iterator[PydanticCustomError]:
     if not _ENV_NAME.fullmatch(name):
-        raise PydanticCustomError("env_name", "accepted is a variable such as ${{env:CRM_TOKEN}}")
-    value = os.environ.get(name, "")
-    if not value.strip() or not value.isprintable():
-        raise PydanticCustomError(
+        yield PydanticCustomError("env_name", "accepted is a variable such as ${env:CRM_TOKEN}")
+    elif not (value := os.environ.get(name, "")).strip() or not value.isprintable():
+        yield PydanticCustomError(
             "env_missing",
             "the variable {name} is to be set in the environment, to one line of text",
             {"name": name},
         )
-    return value
 
 
 def _a_schema(value: dict[str, object]) -> dict[str, object]:
@@ -154,7 +167,7 @@ TemplateText: TypeAlias = Annotated[Template, compiled(Template.parse)]
 HeaderText: TypeAlias = Annotated[Template, Compiled(_header)]
 UrlText: TypeAlias = Annotated[UrlTemplate, compiled(UrlTemplate.parse)]
 PathText: TypeAlias = Annotated[json_paths.JsonPath, compiled(json_paths.JsonPath.parse)]
-ConditionText: TypeAlias = Annotated[expressions.Condition, compiled(expressions.Condition.parse)]
+ConditionText: TypeAlias = Annotated[expressions.Condition, Compiled(lambda value, info: _condition(value))]
 Body: TypeAlias = Annotated[JsonTemplate, Compiled(lambda value, info: _json_template(value))]
 Params: TypeAlias = Annotated[JsonTemplate, Compiled(lambda value, info: _params(value))]
 Answer: TypeAlias = Annotated[JsonTemplate, Compiled(lambda value, info: _json_template(value, answer=True))]
@@ -165,6 +178,17 @@ class Document(pydantic.BaseModel):
     """A part of a config, JSON: fields that it does not know are refused."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def names_a_key(variable: str) -> str:
+    """For a field that names the variable of the engine's key, which may be unset."""
+    try:
+        header_key(os.environ.get(variable))
+    except ValueError as error:
+        raise PydanticCustomError(
+            "env_key", "{variable}: {why}", {"variable": variable, "why": str(error)}
+        ) from error
+    return variable
 
 
 def version_choice(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
@@ -229,6 +253,15 @@ def _step_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
         yield PydanticCustomError("empty_step", "accepted is a step with `url` or with `condition`")
 
 
+def _extract_faults(extract: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    if taken := sorted(scope.NAMESPACES & extract.keys()):
+        yield PydanticCustomError(
+            "extract_name_taken",
+            "{taken} stand for something else in conditions; accepted are names beside {names}",
+            {"taken": listed(taken), "names": listed(sorted(scope.NAMESPACES))},
+        )
+
+
 class PreStep(RequestFields):
     """One step before a tool's own request: a fetch, a check, or both in this order.
 
@@ -242,17 +275,12 @@ class PreStep(RequestFields):
     condition: _StepCondition | None = None
     fail_return: Answer | None = None
 
-    @pydantic.field_validator("extract")
+    @pydantic.field_validator("extract", mode="wrap")
     @classmethod
-    def _names_are_free(cls, extract: dict[str, json_paths.JsonPath]) -> dict[str, json_paths.JsonPath]:
-        taken = sorted(scope.NAMESPACES & extract.keys())
-        if taken:
-            raise PydanticCustomError(
-                "extract_name_taken",
-                "{taken} stand for something else in conditions; accepted are names beside {names}",
-                {"taken": listed(taken), "names": listed(sorted(scope.NAMESPACES))},
-            )
-        return extract
+    def _names_are_free(
+        cls, given: object, read: pydantic.ValidatorFunctionWrapHandler
+    ) -> dict[str, json_paths.JsonPath]:
+        return read_beside(given, read, _extract_faults)
 
     @pydantic.model_validator(mode="wrap")
     @classmethod

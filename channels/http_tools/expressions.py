@@ -67,9 +67,25 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str, names: frozenset[str] | None = frozenset()) -> Condition:
-        """`names` are what the step of the condition extracts, None where that is unknown and any name may
-        be one of them. Raises ConditionMistake, TemplateMistake."""
-        return cls(_Parser(text, names).whole())
+        """Raises the first mistake that `read` tells."""
+        condition, mistakes = cls.read(text, names)
+        if condition is None:
+            raise mistakes[0]
+        return condition
+
+    @classmethod
+    def read(
+        cls, text: str, names: frozenset[str] | None = frozenset()
+    ) -> tuple[Condition | None, list[Mistake]]:
+        """The condition, None where it cannot be read, and then why: every unknown name up to the first
+        mistake of another kind, and that. `names` are what the step of the condition extracts, None where
+        that is unknown and any name may be one of them."""
+        unknown: dict[str, Mistake] = {}
+        try:
+            node = _Parser(text, names, unknown).whole()
+        except Mistake as mistake:
+            return None, [*unknown.values(), mistake]
+        return None if unknown else cls(node), list(unknown.values())
 
     def holds(self, scope: Scope, document: JsonValue = None, names: Values = _NO_NAMES) -> bool:
         """`document` is what `$` stands for, `names` the values of the step's extracts."""
@@ -120,11 +136,13 @@ def _value(operand: _Operand, facts: _Facts) -> JsonValue:
 
 
 class _Parser(syntax.Parser[_Operand]):
-    """The operands of the grammar at the top of the file."""
+    """The operands of the grammar at the top of the file. Names that there are not are gathered in `unknown`,
+    and passed over."""
 
-    def __init__(self, text: str, names: frozenset[str] | None) -> None:
+    def __init__(self, text: str, names: frozenset[str] | None, unknown: dict[str, Mistake]) -> None:
         super().__init__(text, ConditionMistake)
         self._names = names
+        self._unknown = unknown
         fields = [f"{space}.x" for space in sorted(NAMESPACES)]
         fields += sorted(names or ())
         self._operands = ", ".join(["$.x", *fields, "{{placeholder}}, null, true, false, a number, 'text'"])
@@ -140,7 +158,10 @@ class _Parser(syntax.Parser[_Operand]):
         if token.kind == "path":
             path = path_of(reader.advance())
             if self._names is not None and path[0] not in NAMESPACES | self._names | {"$"}:
-                raise reader.mistake(f"{path[0]!r} is unknown; accepted are {self._operands}", token.at)
+                mistake = reader.mistake(f"{path[0]!r} is unknown; accepted are {self._operands}", token.at)
+                if reader.at_sign("("):  # a call: its arguments are no parts of a condition
+                    raise mistake
+                self._unknown.setdefault(path[0], mistake)
             return _Field(path)
         constant = placeholders.read_constant(reader)
         if constant is None:

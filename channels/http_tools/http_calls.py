@@ -3,8 +3,8 @@
 1. A reply is the JSON of its body; an empty body is null, a body that is not JSON is its text. Any status
    from 300 on fails (redirects that may be followed have been), as does whatever is no usable reply.
 2. Reasons of a failure go to a model and to callers: they name no address, no number, no content.
-3. The log tells method, address, status and time. Of the address no value of the query and nothing that
-   looks like a phone number; what was sent is logged at the level debug only.
+3. The log tells method, address, status and time. Of the address no value that a call puts into its path or
+   its query and nothing that looks like a phone number; what was sent is logged at the level debug only.
 """
 
 import re
@@ -19,12 +19,16 @@ import structlog
 
 from channels.http_tools import documents, placeholders, templates
 from channels.http_tools.scope import Scope
-from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
+from flow_engine.ports.outbound import (
+    OutboundFailed,
+    OutboundRefused,
+    OutboundReply,
+    OutboundSender,
+    is_header_text,
+)
 from flow_engine.values import MAX_DEPTH, JsonValue
 
 _log: Any = structlog.get_logger("flow_engine.agents.http")
-
-MASK: Final = "***"
 
 _LEAST_ERROR: Final = 300
 _HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json"}
@@ -49,23 +53,28 @@ class CallFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
+    """`shown` is the URL for the log."""
+
     url: str
+    shown: str
     headers: Mapping[str, str]
     content: bytes
 
 
 class HttpCaller:
-    """Sends the requests of one call. `log_fields` stand on every line of its log: `agent_id`, `call_id`.
-    `monotonic` gives seconds."""
+    """Sends the requests of one call. `log_fields` stand on every line of its log: `agent_id`, `call_id`. One
+    that `must_arrive` goes without a header that cannot be written. `monotonic` gives seconds."""
 
     def __init__(
         self,
         outbound: OutboundSender,
         log_fields: Mapping[str, str],
         *,
+        must_arrive: bool = False,
         monotonic: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._outbound = outbound
+        self._must_arrive = must_arrive
         self.log_fields = log_fields
         self.monotonic = monotonic
 
@@ -73,22 +82,9 @@ class HttpCaller:
         self, request: documents.HttpRequest, scope: Scope, *, body: JsonValue = None
     ) -> JsonValue:
         """The JSON of the reply, its text where it is no JSON, None where it is empty. `body` stands in for
-        the request's own one. Raises CallFailed after `timeout_s` seconds, for a status from 300 on, and for
-        an address that is not allowed."""
-        params = request.params.render(scope) if request.params else None
-        try:
-            url = request.url.render(scope, params.items() if isinstance(params, dict) else ())
-        except templates.Unresolved as error:
-            raise CallFailed(f"the request needs a value for {error.placeholder}") from error
-        if body is None and request.body is not None:
-            body = request.body.render(scope)
-        try:
-            content = b"" if body is None else orjson.dumps(body)
-        except orjson.JSONEncodeError as error:
-            raise CallFailed("the request cannot be written as JSON") from error
-        own = ((name, template.render(scope)) for name, template in request.headers.items())
-        headers = {name: placeholders.as_text(value) for name, value in own if value is not None}
-        prepared = _Prepared(url, {**_HEADERS, **(_BODY_HEADERS if content else {}), **headers}, content)
+        the request's own one. Raises CallFailed after `timeout_s` seconds, for a status from 300 on, for an
+        address that is not allowed, and for a request that cannot be written."""
+        prepared = self._prepared(request, scope, body)
         _log.debug("http_request", url=prepared.url, body=prepared.content.decode(), **self.log_fields)
         started = self.monotonic()
         status: int | None = None
@@ -98,7 +94,7 @@ class HttpCaller:
         finally:  # one that is cancelled has its line too: the other side may have taken it
             fields: dict[str, object] = {
                 "method": request.method,
-                "url": masked_url(prepared.url, placeholders.as_text(scope.lookup(("caller_phone",)))),
+                "url": prepared.shown,
                 "status": status,
                 "duration_ms": round((self.monotonic() - started) * 1000),
                 **self.log_fields,
@@ -110,6 +106,34 @@ class HttpCaller:
         if isinstance(outcome, CallFailed):
             raise outcome
         return outcome
+
+    def _prepared(self, request: documents.HttpRequest, scope: Scope, body: JsonValue) -> _Prepared:
+        params = request.params.render(scope) if request.params else None
+        try:
+            pairs = params.items() if isinstance(params, dict) else ()
+            url, shown = (each.render(scope, pairs) for each in (request.url, request.url.masked(scope)))
+        except templates.Unresolved as error:
+            raise CallFailed(f"the request needs a value for {error.placeholder}") from error
+        if body is None and request.body is not None:
+            body = request.body.render(scope)
+        try:
+            content = b"" if body is None else orjson.dumps(body)
+        except orjson.JSONEncodeError as error:
+            raise CallFailed("the request cannot be written as JSON") from error
+        shown = masked_url(shown, placeholders.as_text(scope.lookup(("caller_phone",))))
+        headers = {**_HEADERS, **(_BODY_HEADERS if content else {}), **self._headers(request, scope)}
+        return _Prepared(url, shown, headers, content)
+
+    def _headers(self, request: documents.HttpRequest, scope: Scope) -> dict[str, str]:
+        own = ((name, template.render(scope)) for name, template in request.headers.items())
+        headers = {name: placeholders.as_text(value).strip() for name, value in own if value is not None}
+        for name in [name for name, text in headers.items() if not is_header_text(text)]:
+            reason = f"the request cannot be written: header {name!r} takes one line of ASCII"
+            if not self._must_arrive:
+                raise CallFailed(reason)
+            _log.warning("header_left_out", reason=reason, **self.log_fields)
+            del headers[name]
+        return headers
 
     async def _exchange(
         self, request: documents.HttpRequest, prepared: _Prepared
@@ -130,7 +154,7 @@ class HttpCaller:
             reason = (
                 f"no reply within {request.timeout_s:g} s" if late else "the service gave no usable reply"
             )
-            return None, CallFailed(reason)
+            return None, CallFailed(reason, detail=str(error))
         read = _read(reply)
         if reply.status < _LEAST_ERROR:
             return reply.status, read
@@ -145,11 +169,11 @@ def masked_url(url: str, caller: str = "") -> str:
     try:
         parts = urlsplit(url)
     except ValueError:  # brackets that belong to no IPv6 address
-        return MASK
+        return templates.MASK
     host = parts.netloc.rpartition("@")[2]
     path = "/".join(_masked_segment(segment, caller) for segment in parts.path.split("/"))
     names = [_masked_segment(pair.partition("=")[0], caller) for pair in parts.query.split("&") if pair]
-    query = "?" + "&".join(f"{name}={MASK}" for name in names) if names else ""
+    query = "?" + "&".join(f"{name}={templates.MASK}" for name in names) if names else ""
     return f"{parts.scheme}://{host}{path}{query}"
 
 
@@ -158,8 +182,8 @@ def _masked_segment(segment: str, caller: str) -> str:
     if _UUID.fullmatch(text):
         return segment
     if _digits(caller) and _digits(text) == _digits(caller):
-        return MASK
-    masked = _PHONE_LIKE.sub(MASK, text)
+        return templates.MASK
+    masked = _PHONE_LIKE.sub(templates.MASK, text)
     return segment if masked == text else quote(masked, safe="*+:@()")
 
 

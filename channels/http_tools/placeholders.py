@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
@@ -180,6 +181,8 @@ def json_text(value: JsonValue) -> str | None:
 
 
 def whole_number(value: JsonValue) -> int | None:
+    if isinstance(value, str) and _NUMBER.fullmatch(text := value.strip()):
+        value = int(Decimal(text))  # a float has 53 bits, and numbers of accounts and orders have more
     if isinstance(value, int):
         return int(value) if LEAST_INT <= value <= GREATEST_INT else None
     number = real_number(value)

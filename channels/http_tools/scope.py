@@ -66,6 +66,10 @@ class Scope:
             case _:
                 return walk(self.root.get(head), rest)
 
+    def is_of_config(self, path: Path) -> bool:
+        """Whether what stands at `path` is a value that the config itself holds."""
+        return path[0] not in self.specials and (path[0] == "agent" or path[0] in self.root)
+
     def with_pre(self, pre: Values) -> Scope:
         """With these values beside the ones that earlier steps extracted."""
         return replace(self, pre={**self.pre, **pre})

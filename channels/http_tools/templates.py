@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
+from adapters.outbound.policy import parse_target
 from channels.http_tools.json_paths import JsonPath
 from channels.http_tools.placeholders import OPEN, Constant, Placeholder, Template, TemplateMistake, as_text
 from channels.http_tools.scope import NAMESPACES, SPECIALS, Scope
 from flow_engine.conditions.lexing import Mistake
+from flow_engine.ports.outbound import OutboundRefused
 from flow_engine.values import JsonValue
 
 __all__ = ["JsonTemplate", "Mistakes", "Template", "TemplateMistake", "Unresolved", "UrlTemplate"]
 
 MAX_DEPTH: Final = 64
+MASK: Final = "***"
 
 _PATH_IN_ANSWER = re.compile(r"\$(?:[.\[]|\Z)")
 _SCHEME_AND_HOST = re.compile(r"https?://[^/?#\s]+", re.IGNORECASE)
@@ -113,6 +116,15 @@ class UrlTemplate:
             tuple((pair[0], pair[1] if len(pair) > 1 else None) for pair in pairs if pair[0].parts),
         )
 
+    def masked(self, scope: Scope) -> UrlTemplate:
+        """The same for a log: `***` stands in the path, and for the names of the query, for every value that
+        is none of the config's own."""
+        return UrlTemplate(
+            self.base,
+            tuple(_masked(segment, scope) for segment in self.segments),
+            tuple((_masked(name, scope), value) for name, value in self.query),
+        )
+
     def render(self, scope: Scope, params: Iterable[tuple[str, JsonValue]] = ()) -> str:
         """The address, with `params` behind its own query. Null parameters are left out, lists repeated.
 
@@ -196,6 +208,10 @@ def _base(whole: Template) -> tuple[str | Placeholder, Template]:
     host = _SCHEME_AND_HOST.match(first)
     if host is None or (host.end() == len(first) and rest):
         raise TemplateMistake(f"no fixed host; {_URL_EXAMPLES}", 1)
+    try:
+        parse_target(host[0])
+    except OutboundRefused as refused:
+        raise TemplateMistake(f"{refused}; {_URL_EXAMPLES}", 1) from refused
     behind = first[host.end() :]
     return host[0], Template((behind, *rest) if behind else tuple(rest))
 
@@ -212,6 +228,15 @@ def _split(template: Template, sign: str, at_most: int = -1) -> list[Template]:
         stretches[-1].append(first)
         stretches.extend([other] for other in others)
     return [Template(tuple(part for part in stretch if part != "")) for stretch in stretches]
+
+
+def _masked(template: Template, scope: Scope) -> Template:
+    return Template(
+        tuple(
+            part if isinstance(part, str) or scope.is_of_config(part.path) else MASK
+            for part in template.parts
+        )
+    )
 
 
 def _segment(segment: Template, scope: Scope) -> str:

@@ -78,12 +78,13 @@ class _StepFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One call of a tool that is known and allowed."""
+    """One call of a tool that is known and allowed; `began` is in seconds, as the caller's clock has them."""
 
     name: str
     args: Values
     context: CallContext
     actions: Actions
+    began: float
     pre: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
     def scope(self, **specials: JsonValue) -> Scope:
@@ -120,9 +121,9 @@ class ToolExecutor:
             elif args is None:
                 answer, outcome = {"error": "the arguments are no JSON object"}, "failed"
             elif isinstance(tool, BuiltinTool):
-                answer, outcome = self._act(tool, _Run(name, args, context, actions))
+                answer, outcome = self._act(tool, _Run(name, args, context, actions, started))
             else:
-                answer, outcome = await self._call(tool, _Run(name, args, context, actions))
+                answer, outcome = await self._call(tool, _Run(name, args, context, actions, started))
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
@@ -140,6 +141,7 @@ class ToolExecutor:
     def _act(self, tool: BuiltinTool, run: _Run) -> tuple[JsonValue, Outcome]:
         if tool.target is not None:
             target = tool.target.render_text(run.scope()).strip()
+            _log.debug("template_rendered", tool=run.name, target=target, **self._caller.log_fields)
             if not _PHONE_OR_SIP.fullmatch(target):
                 return {"error": "accepted as target is a phone number or a SIP address"}, "failed"
             run.actions.transfer(target)
@@ -188,7 +190,14 @@ class ToolExecutor:
     def _set_flags(self, flags: tuple[str, ...], run: _Run) -> None:
         if flags:
             run.context.ctx.update(dict.fromkeys(flags, True))
-            _log.info("flags_set", tool=run.name, flags=list(flags), **self._caller.log_fields)
+            duration_ms = round((self._caller.monotonic() - run.began) * 1000)
+            _log.info(
+                "flags_set",
+                tool=run.name,
+                flags=list(flags),
+                duration_ms=duration_ms,
+                **self._caller.log_fields,
+            )
 
 
 def _read_arguments(arguments: str | Values) -> Values | None:

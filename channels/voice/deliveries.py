@@ -177,13 +177,13 @@ class Deliveries:
             status = reply.status
         except OutboundRefused as error:
             reason, refused = str(error), True
-        except OutboundFailed:
-            reason = "the service gave no usable reply"
+        except OutboundFailed as error:
+            reason = str(error)
         answered = status is not None and is_answer(status)
         (log.info if answered else log.warning)(
             "http_call",
             method=delivery.method,
-            url=masked_url(delivery.url),
+            url=_server_of(delivery.url),
             status=status,
             reason=reason,
             again=True,
@@ -213,6 +213,11 @@ class Deliveries:
             timeout_s=timeout_s,
             log_fields=dict(log_fields),
         )
+
+
+def _server_of(url: str) -> str:
+    """What may be logged: which parts of a path a call has put there is known at the first try only."""
+    return "/".join(masked_url(url).split("/")[:3])
 
 
 def is_answer(status: int) -> bool:

@@ -18,8 +18,9 @@ import asyncio
 import selectors
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from hashlib import md5
 from typing import Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -28,10 +29,10 @@ import orjson
 
 from channels.voice.call.events import LineEvent, StreamStarted, StreamStopped, Unreadable
 from channels.voice.call.ports import ModelLink, OpenCall, RealtimeListener, SessionSettings
-from channels.voice.carriers.carrier import Decoder, StreamCodec
+from channels.voice.carriers.carrier import CALL_ID_PARAMETER, Decoder, StreamCodec
 from channels.voice.metrics import Counting
 from channels.voice.recording import Entry, RecordingRefused, Side, as_json
-from channels.voice.runner import CallPlan, CallRunner
+from channels.voice.runner import CallPlan, CallRunner, given_call_id
 from channels.voice.wires.openai_realtime import RealtimeLink
 from channels.voice.wires.realtime_events import decode
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
@@ -200,7 +201,10 @@ class _Replay:
             wall=wall,
             metrics=Counting(),
         )
-        return CallRunner(plan, line, started, transfer=self._transfer)
+        # A random id would differ in every replay of the same recording.
+        call_id = given_call_id(started) or md5(started.stream_id.encode(), usedforsecurity=False).hexdigest()
+        named = replace(started, parameters={**started.parameters, CALL_ID_PARAMETER: call_id})
+        return CallRunner(plan, line, named, transfer=self._transfer)
 
     async def _connect(self, settings: SessionSettings, side: RealtimeListener) -> ModelLink:
         if self._open_model is not None:

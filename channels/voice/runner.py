@@ -346,7 +346,7 @@ class CallRunner:
         # Neither waits for the other: what the business hears must not be lost with an engine that is away.
         await asyncio.gather(*(self._tried(end, "end_not_told") for end in ends))
         self._plan.metrics.call_ended(self._counted, reason, duration_s)
-        self.log.info("call_ended", reason=reason, duration_s=round(duration_s, 3))
+        self.log.info("call_ended", reason=reason, duration_ms=round(duration_s * 1000))
 
     async def _last_tools(self) -> None:
         """What a tool has asked of the business may happen whether the caller is there or not: the books are
@@ -374,11 +374,9 @@ class CallRunner:
 
 
 async def _stop(*tasks: asyncio.Task[Any]) -> None:
-    running = [task for task in tasks if not task.done()]
-    for task in running:
+    for task in tasks:
         task.cancel()
-    if running:
-        await asyncio.wait(running)
+    await asyncio.wait(tasks)
 
 
 def caller_of(started: StreamStarted, now: datetime) -> ports.Caller:
@@ -391,6 +389,11 @@ def caller_of(started: StreamStarted, now: datetime) -> ports.Caller:
         for name, value in named.items()
         if name != CALL_ID_PARAMETER and (name not in PHONE_PARAMETERS or caller_number(value))
     }
-    offered = named.get(CALL_ID_PARAMETER, "")
-    call_id = offered if _CALL_ID.fullmatch(offered) else uuid.uuid4().hex
+    call_id = given_call_id(started) or uuid.uuid4().hex
     return ports.Caller(call_id, phone, parameters, now, started.carrier_call_id)
+
+
+def given_call_id(started: StreamStarted) -> str | None:
+    """The id that the call had when it was offered; None for a stream without one."""
+    offered = started.parameters.get(CALL_ID_PARAMETER, "")
+    return offered if _CALL_ID.fullmatch(offered) else None

@@ -78,6 +78,7 @@ def demo(
 @commands.command("sip-bridge")
 def sip_bridge() -> None:
     """Register at a SIP server, and pass its calls to a voice agent of this machine until SIGINT or SIGTERM.
+    Calls that it has then may end, at most 30 s long, but for a second signal.
     The account is in SIP_DOMAIN, SIP_USERNAME and SIP_PASSWORD, the agent's port in AGENT_PORT."""
     late.voice_manager.bridge_until_stopped()
 

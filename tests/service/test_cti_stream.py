@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
@@ -120,6 +121,19 @@ async def test_utterances_and_ends_have_the_effect_of_requests(
         await cti.told("utterance", UTTERANCE)  # what comes twice has its effect once
         await cti.read()
         assert [e["body"] for e in await cti.scene.events() if e["type"] == "message"] == ["Good morning"]
+
+
+async def test_a_command_waits_on_where_the_stream_brings_the_message(
+    start_redis: StartRedis,
+) -> None:  # F25, F40
+    async with exchange(start_redis()) as cti:
+        await cti.scene.changed("operator")
+        cti.scene.clock.advance(minutes=2)  # nobody was found
+        await cti.told("utterance", UTTERANCE)
+        await cti.read()
+        moment = (await cti.scene.http.get("/v1/conversations/conv-1/at/3")).json()
+        assert orjson.loads(moment["reply"])["command"] is None  # stepped again, it waits on as well
+        assert (await cti.scene.prompt())["command"] == "/human_task_failed timeout"
 
 
 async def test_an_entry_whose_reader_is_killed_is_read_by_another(start_redis: StartRedis) -> None:

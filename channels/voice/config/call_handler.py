@@ -100,6 +100,7 @@ class ConfiguredCallHandler:
             return ports.Refused(self._config.spoken_apology)
         self._context.session = session.document
         self._context.ctx.update(session.ctx)
+        self._log.debug("template_rendered", instructions=session.instructions)
         settings = self._config.settings(session.instructions)
         lacking = sorted({str(tool["name"]) for tool in session.tools} - self._config.tools.keys())
         if lacking:
@@ -118,7 +119,9 @@ class ConfiguredCallHandler:
         field = greeting.condition_field
         is_known = field is not None and scope.lookup(field) is not None
         template = greeting.known_customer if is_known else None
-        return (template or greeting.unknown_customer).render_text(scope) or None
+        said = (template or greeting.unknown_customer).render_text(scope)
+        self._log.debug("template_rendered", greeting=said)
+        return said or None
 
     async def run_tool(self, name: str, arguments: str) -> JsonValue:
         tool, ctx = self._config.tools.get(name), self._context.ctx

@@ -45,15 +45,24 @@ def declarations(value: JsonValue) -> tuple[Declaration, ...]:
         raise NotDeclarations([(None, "accepted is a list of function declarations")])
     fields = [_flat(item) for item in value]
     found = [(index, problem) for index, each in enumerate(fields) for problem in _problems(each)]
-    names = [str(each.get("name")) for each in fields if each is not None]
+    names = [None if each is None else each.get("name") for each in fields]
     found += [
-        (index, f"{name!r} is declared before")
+        (index, f"{quoted(name)} is declared before")
         for index, name in enumerate(names)
-        if not found and name in names[:index]
+        if isinstance(name, str) and name in names[:index]
     ]
     if found:
         raise NotDeclarations(found)
     return tuple(_declared(each) for each in fields if each is not None)
+
+
+def template_parts(value: JsonValue) -> list[JsonValue]:
+    """What is a template in each item of a list, whether it declares a tool or not."""
+    items = value if isinstance(value, list) else []
+    return [
+        {name: given for name, given in (_flat(item) or {}).items() if name in ("description", "parameters")}
+        for item in items
+    ]
 
 
 def _flat(item: JsonValue) -> Mapping[str, JsonValue] | None:
@@ -74,10 +83,12 @@ def _problems(fields: Mapping[str, JsonValue] | None) -> Iterator[str]:
         yield "accepted is a `description` in words"
     parameters = fields.get("parameters")
     if parameters is not None:
-        if isinstance(parameters, dict) and parameters.get("type", "object") == "object":
-            problem = _meta_schema_problem(orjson.dumps(parameters))
-        else:
+        if not isinstance(parameters, dict):
             problem = f", not {quoted(parameters)}"
+        elif (kind := parameters.get("type", "object")) != "object":
+            problem = f", not of the type {quoted(kind)}"
+        else:
+            problem = _meta_schema_problem(orjson.dumps(parameters))
         if problem:
             yield f"accepted are `parameters` as a JSON Schema of an object{problem}"
 

@@ -54,11 +54,8 @@ class ConfigLifecycle:
         fields = {"agent_id": config.agent.id, "call_id": caller.call_id}
         self.log: Any = _log.bind(**fields)
         self.http = http_calls.HttpCaller(outbound, fields)
-        self._delivered = (
-            self.http
-            if deliveries is None
-            else http_calls.HttpCaller(deliveries.sender(outbound, fields), fields)
-        )
+        delivered = outbound if deliveries is None else deliveries.sender(outbound, fields)
+        self._delivered = http_calls.HttpCaller(delivered, fields, must_arrive=True)
         self.context = tools.CallContext(
             # What the engine itself keeps (V11). `call_id` and `customer_id` are the business's to fill;
             # `call_sid`, `called_phone` and `parameters` are the carrier's.
@@ -94,6 +91,7 @@ class ConfigLifecycle:
         if check is None:
             return None
         text = check.message.render_text(self.scope()) if check.message else ""
+        self.log.debug("template_rendered", check=check.name, message=text)
         return Refused(text or None)
 
     async def began(self) -> None:

@@ -56,12 +56,11 @@ def load_config(
     read."""
     content = source if isinstance(source, bytes) else _content(source)
     try:
-        raw = read_json(content)
+        raw, problems = _read(content)
     except Unreadable as unreadable:
         raise ConfigRefused(unreadable.problems) from unreadable
     if base_url is not None:
         raw = {**raw, "base_url": base_url}
-    problems: list[Finding] = []
     config: VoiceConfig | None = None
     try:
         config = VoiceConfig.model_validate(raw)
@@ -108,10 +107,18 @@ class Unreadable(Exception):
 
 
 def read_json(text: bytes) -> dict[str, JsonValue]:
-    """The object that a config is. Raises Unreadable.
+    """The object that a config is. Raises Unreadable, also for a property that is given twice."""
+    value, twice = _read(text)
+    if twice:
+        raise Unreadable(twice)
+    return value
 
-    A property that is given twice is refused: JSON readers keep one of them without a word, and which one
-    differs. A byte order mark is skipped, as Windows editors write it.
+
+def _read(text: bytes) -> tuple[dict[str, JsonValue], list[Finding]]:
+    """The object, and the properties that are given twice. Raises Unreadable.
+
+    They are refused: JSON readers keep one of them without a word, and which one differs. A byte order mark
+    is skipped, as Windows editors write it.
     """
     if len(text) > MAX_CONFIG_BYTES:
         raise _unreadable("too_large", f"has more than {MAX_CONFIG_BYTES} bytes")
@@ -130,11 +137,10 @@ def read_json(text: bytes) -> dict[str, JsonValue]:
         raise _unreadable("too_deep", "is nested too deeply") from error
     except ValueError as error:
         raise _unreadable("json_invalid", f"is not JSON: {error}") from error
-    if twice := list(reader.repeated(value)):
-        raise Unreadable(twice)
+    twice = list(reader.repeated(value))
     if not isinstance(value, dict):
-        raise _unreadable("wrong_type", "must be a JSON object")
-    return value
+        raise Unreadable([*twice, Finding("", "wrong_type", "must be a JSON object")])
+    return value, twice
 
 
 class _Reader:

@@ -5,21 +5,21 @@ or a path there is read here already.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, LiteralString, Self, TypeAlias, cast
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
 from pydantic import (
     AfterValidator,
     Field,
     ModelWrapValidatorHandler,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
+from adapters.outbound.policy import parse_target as parse_http_target
 from channels.http_tools import documents
 from channels.http_tools.json_paths import JsonPath
 from channels.http_tools.placeholders import Template
@@ -27,11 +27,18 @@ from channels.http_tools.scope import Scope
 from channels.http_tools.templates import JsonTemplate, Mistakes
 from channels.voice.call.ports import AudioFormat, CustomVoice, SessionSettings, TurnDetection
 from channels.voice.carriers.call_control import parse_target
-from channels.voice.config.declarations import TOOL_NAME, Declaration, NotDeclarations, declarations
+from channels.voice.config.declarations import (
+    TOOL_NAME,
+    Declaration,
+    NotDeclarations,
+    declarations,
+    template_parts,
+)
 from channels.voice.config.vocabulary import DEFAULT_VOICE, is_known, read_voice, wording
 from flow_engine.conditions.lexing import Mistake, Path
 from flow_engine.documents.findings import read_beside
 from flow_engine.errors import CorrectTheInput
+from flow_engine.ports.outbound import OutboundRefused
 from flow_engine.values import JsonValue
 
 MAX_DURATION_S = 4 * 3600.0
@@ -58,6 +65,10 @@ Milliseconds: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=60_000)]
 def _address(value: str) -> str:
     if not _BASE_URL.fullmatch(value):
         raise PydanticCustomError("address", _ADDRESS_EXAMPLE)
+    try:
+        parse_http_target(value)
+    except OutboundRefused as refused:
+        raise PydanticCustomError("address", "{why}; " + _ADDRESS_EXAMPLE, {"why": str(refused)}) from refused
     return value.rstrip("/")
 
 
@@ -141,28 +152,23 @@ class ToolDeclarations:
 
 
 def _inline_tools(value: object, info: ValidationInfo) -> ToolDeclarations:
+    given = cast("JsonValue", value)
+    found: list[tuple[tuple[str | int, ...], PydanticCustomError]] = []
+    declared: tuple[Declaration, ...] = ()
     try:
-        declared = declarations(cast("JsonValue", value))
-        template = JsonTemplate.parse([dict(each) for each in declared])
+        declared = declarations(given)
     except NotDeclarations as error:
-        found = [(() if index is None else (index,), message) for index, message in error.found]
-        raise _located("tool_declaration", found) from error
+        for index, message in error.found:
+            fault = PydanticCustomError("tool_declaration", "{message}", {"message": message})
+            found.append((() if index is None else (index,), fault))
+    try:
+        JsonTemplate.parse(template_parts(given))
     except Mistakes as error:
-        raise _located("mistake", [(at, str(mistake)) for at, mistake in error.found]) from error
-    return ToolDeclarations(tuple(str(each["name"]) for each in declared), template)
-
-
-def _located(kind: LiteralString, found: Sequence[tuple[tuple[str | int, ...], str]]) -> ValidationError:
-    """An error for each at its place inside the field."""
-    return ValidationError.from_exception_data(
-        "tools",
-        [
-            InitErrorDetails(
-                type=PydanticCustomError(kind, "{message}", {"message": message}), loc=at, input=None
-            )
-            for at, message in found
-        ],
-    )
+        found += [(at, documents.mistake_error(mistake)) for at, mistake in error.found]
+    if found:
+        raise documents.refused_at(found)
+    names = tuple(str(each["name"]) for each in declared)
+    return ToolDeclarations(names, JsonTemplate.parse([dict(each) for each in declared]))
 
 
 InlineTools: TypeAlias = Annotated[ToolDeclarations, documents.Compiled(_inline_tools)]
@@ -198,7 +204,9 @@ class FlowSession(documents.Document):
     flow_id: Text | None = None
     tag: Text | None = None
     channel: Literal["phone"] = "phone"
-    api_key_env: Text = "FLOW_ENGINE_API_KEY"
+    api_key_env: Annotated[Text, AfterValidator(documents.names_a_key)] = Field(
+        default="FLOW_ENGINE_API_KEY", validate_default=True
+    )
     tenant: Tenant = Field(default_factory=dict[str, JsonValue])
     transfers: dict[str, Target] = Field(default_factory=dict[str, str])
     transfer_to: Target | None = None

@@ -6,7 +6,8 @@ A JSON list of objects, or an object that holds the list as `agents` or `restaur
     name | restaurantName    one line of text
     type                     the template's name, `restaurant` where it is left out
     sipBridge                true: a SIP bridge runs beside the agent, with
-    sipDomain, sipUsername, sipPassword
+    sipDomain                host or host:port of its server
+    sipUsername, sipPassword
     publicUrl                where the carrier reaches this agent, https://host[:port][/path]
     phoneNumber              the number that callers dial, by which a shared address finds the agent
     webhookSecret            what OpenAI signs this agent's webhooks with, whsec_...
@@ -15,7 +16,7 @@ Properties beside these are ignored: the list serves others as well.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -25,6 +26,7 @@ from pydantic import SecretStr
 from channels.voice.carriers.call_control import caller_number
 from channels.voice.carriers.sip.webhook import WebhookVerifier
 from channels.voice.manager.fleet import SipAccount
+from channels.voice.sip_bridge.account import checked_username, server_in
 from flow_engine.documents.findings import json_type, listed, quoted
 from flow_engine.errors import CallTheOperator, Finding, pointer
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
@@ -188,6 +190,16 @@ class _Fields:
             self.complain(names[0], "not_accepted", "must not hold '{{' or '${env:', which begin a template")
         return value
 
+    def checked(self, name: str, check: Callable[[str], object]) -> str | None:
+        """`check` raises ValueError, whose text is told."""
+        value = self.text(name)
+        try:
+            if value is not None:
+                check(value)
+        except ValueError as error:
+            self.complain(name, "not_accepted", str(error))
+        return value
+
     def public_url(self, name: str) -> str | None:
         url = None if self._entry.get(name) is None else self.text(name)
         if url is not None and not is_public_url(url):
@@ -216,11 +228,8 @@ class _Fields:
         return value is True
 
     def sip_account(self) -> SipAccount | None:
-        domain, username, password = (
-            self.text("sipDomain"),
-            self.text("sipUsername"),
-            self.text("sipPassword"),
-        )
+        domain, username = self.checked("sipDomain", server_in), self.checked("sipUsername", checked_username)
+        password = self.text("sipPassword")
         if domain is None or username is None or password is None:
             return None
         return SipAccount(domain, username, SecretStr(password))

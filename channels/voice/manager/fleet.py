@@ -269,7 +269,7 @@ def step_bridge(
         return _emptied(state, moment), None
     if state.phase is Phase.ENDING:
         return _ending(state, moment)
-    if wanted != state.spec and agent is not Phase.DRAINING:
+    if wanted != state.spec and agent not in (Phase.DRAINING, Phase.ENDING):
         return replace(state, phase=Phase.ENDING, since=moment.now), Action.TERMINATE
     return _steadied(state, moment), None
 

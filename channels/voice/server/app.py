@@ -157,7 +157,7 @@ class _Routes:
         try:
             return self._carrier.admit(info, await http.read_body(request))
         except CorrectTheInput as error:
-            if http.STATUS_OF_CODE[error.code] == 403:
+            if http.STATUS_OF_CODE.get(error.code) == 403:
                 self._counting.call_refused("not_allowed")
             raise
 

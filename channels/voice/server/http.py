@@ -38,8 +38,8 @@ STATUS_OF_CODE: Mapping[str, int] = {
 
 
 def problem_document(code: str, detail: str, findings: Sequence[Finding] = ()) -> tuple[int, bytes]:
-    """Status and body, JSON of `MEDIA_TYPE`."""
-    status = STATUS_OF_CODE[code]
+    """Status and body, JSON of `MEDIA_TYPE`. A code that is not in the table is an error of this service."""
+    status = STATUS_OF_CODE.get(code, STATUS_OF_CODE["internal_error"])
     document: dict[str, object] = {
         "type": f"urn:flow-engine:problem:{code}",
         "title": HTTPStatus(status).phrase,

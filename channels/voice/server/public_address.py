@@ -14,7 +14,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Literal
 from urllib.parse import urlsplit
 
+from adapters.outbound.policy import parse_target
 from flow_engine.errors import CorrectTheInput, Finding, pointer
+from flow_engine.ports.outbound import OutboundRefused
 
 Network = IPv4Network | IPv6Network
 
@@ -47,12 +49,17 @@ class RequestInfo:
 
 def base_url(url: str, schemes: tuple[str, ...] = ("https", "http"), *, query: bool = False) -> str:
     """A URL that others are built on, without a slash at its end. Raises ValueError for one with credentials
-    or a fragment, for another scheme, and for a query where none is allowed."""
+    or a fragment, for another scheme, for a query where none is allowed, and for one that no request can
+    reach."""
     parts = urlsplit(url)
     bare = parts.hostname and not (parts.fragment or ("?" in url and not query) or parts.username is not None)
     if parts.scheme not in schemes or not bare:
         accepted = " or ".join(f"{scheme}://host[:port][/path]" for scheme in schemes)
         raise ValueError(f"not a URL of the form {accepted}")
+    try:
+        parse_target(f"http:{url.partition(':')[2]}")  # a WebSocket's address is read by the same rules
+    except OutboundRefused as refused:
+        raise ValueError(str(refused)) from refused
     return url.rstrip("/")
 
 

@@ -16,7 +16,7 @@ from channels.voice.carriers.table import CARRIERS, CarrierName, CarrierRow, Car
 from channels.voice.server.public_address import PublicAddress, base_url, parse_proxies
 from channels.voice.wires.realtime_urls import DEFAULT_URL
 from flow_engine.errors import CallTheOperator, CorrectTheInput
-from flow_engine.ports.outbound import OutboundSender
+from flow_engine.ports.outbound import OutboundSender, header_key
 
 
 def _as_told(read: Callable[[str], object], text: str) -> str:
@@ -107,6 +107,12 @@ class VoiceSettings(CarrierSettings):
     @classmethod
     def _are_networks(cls, text: str) -> str:
         return _as_told(parse_proxies, text)
+
+    @field_validator("openai_api_key")
+    @classmethod
+    def _is_a_key(cls, given: SecretStr | None) -> SecretStr | None:
+        key = None if given is None else header_key(given.get_secret_value())
+        return None if key is None else SecretStr(key)
 
     @field_validator("openai_webhook_secret")
     @classmethod

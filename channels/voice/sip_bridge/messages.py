@@ -1,4 +1,4 @@
-"""SIP messages as datagrams carry them (RFC 3261), digests (RFC 7616), descriptions of audio (RFC 4566).
+"""SIP messages as datagrams carry them (RFC 3261), and digests (RFC 7616).
 
 As much as a phone needs that is registered with one server. Headers stand in their order, with the names in
 lower case and written out: `v` is `via`.
@@ -116,54 +116,3 @@ def credentials(challenge: str, username: str, password: str, method: str, uri: 
     if "opaque" in fields:
         digest["opaque"] = fields["opaque"]
     return "Digest " + ", ".join(f'{name}="{value}"' for name, value in digest.items()) + plain
-
-
-# What is said about audio ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AudioOffer:
-    """Where the other side hears, the first payload type of it that this side speaks (0: µ-law, 8: A-law),
-    and that of its telephone events, None where it has none."""
-
-    host: str
-    port: int
-    payload_type: int
-    events_type: int | None
-
-
-def read_offer(body: bytes) -> AudioOffer | None:
-    """None where there is no G.711 audio in the description."""
-    host, media_host, port, types, events = "", "", 0, list[int](), None
-    in_audio = False
-    for line in body.decode("utf-8", "replace").splitlines():
-        kind, _, value = line.strip().partition("=")
-        words = value.split()
-        if kind == "m":
-            in_audio = not types and words[:1] == ["audio"] and len(words) > 3 and words[1].isdecimal()
-            if in_audio:
-                port, types = int(words[1]), [int(word) for word in words[3:] if word.isdecimal()]
-        elif kind == "c" and len(words) == 3:
-            media_host, host = (words[2], host) if in_audio else (media_host, words[2])
-        elif in_audio and value.lower().startswith("rtpmap:") and "telephone-event/8000" in value.lower():
-            number = words[0].partition(":")[2]
-            events = int(number) if number.isdecimal() else None
-    spoken = next((each for each in types if each in (0, 8)), None)
-    host = media_host or host
-    if spoken is None or not 0 < port < 65_536 or not host:
-        return None
-    return AudioOffer(host, port, spoken, events)
-
-
-def write_answer(offer: AudioOffer, host: str, port: int) -> bytes:
-    """The description that takes the offer, for RTP to `host` and `port`."""
-    types = [offer.payload_type, *([] if offer.events_type is None else [offer.events_type])]
-    name = "PCMU" if offer.payload_type == 0 else "PCMA"
-    lines = [
-        *("v=0", f"o=- {port} 1 IN IP4 {host}", "s=-", f"c=IN IP4 {host}", "t=0 0"),
-        f"m=audio {port} RTP/AVP {' '.join(map(str, types))}",
-        f"a=rtpmap:{offer.payload_type} {name}/8000",
-    ]
-    if offer.events_type is not None:
-        lines += [f"a=rtpmap:{offer.events_type} telephone-event/8000", f"a=fmtp:{offer.events_type} 0-15"]
-    return "\r\n".join([*lines, "a=ptime:20", "a=sendrecv", ""]).encode()

@@ -5,50 +5,42 @@
             └──busy: 486, not there: 480, no G.711: 488, CANCEL: 487
 
 1. UDP, one address: only datagrams of the server that the phone registers with are read.
-2. A request that comes again gets the answer that it got; a 200 is sent again until its ACK comes.
+2. A request that comes again gets the answer that it got, after the call's end too, and does nothing more;
+   the final answer to an INVITE is sent again until its ACK comes.
 3. Every call has a socket for its audio, and one stream to the agent. The end of one ends the other.
 4. Addresses behind translation are those that the server has seen (`received`, `rport`), and a few bytes
    every 20 s keep them.
+5. Told to end, the phone takes no more calls (480), takes its registration back, and waits for those it has.
 """
 
 import asyncio
 import re
 import socket
 import uuid
-from dataclasses import dataclass
 from typing import Any, cast
 
 import structlog
-from pydantic import SecretStr
 
-from channels.voice.sip_bridge import messages
-from channels.voice.sip_bridge.dialog import AGAIN_S, ALLOW, MOST_TRIES, SipDialog
+from channels.voice.sip_bridge import messages, registration
+from channels.voice.sip_bridge.account import Account
+from channels.voice.sip_bridge.dialog import ALLOW, SipDialog
+from channels.voice.sip_bridge.invites import AGAIN_S, MOST_TRIES
 from flow_engine.ports.outbound import OutboundSender
+from flow_engine.values import whole_number_in
 
-SIP_PORT = 5060
-EXPIRES_S = 300
 KEEP_ALIVE_S = 20.0
 RETRY_S = 5.0
 MOST_CALLS = 200
+REPEATED_WITHIN_S = 32.0
+"""How long the other side repeats what it takes for unanswered (RFC 3261, timer H)."""
 
-_RECEIVED = re.compile(r";received=([^;\s]+)")
-_RPORT = re.compile(r";rport=([0-9]+)")
+MOST_REGISTER_TRIPS = 6
+"""A proof and a newer one, a longer time, another address, and one to spare."""
+
+DRAIN_S = 30.0
+"""Less than the manager's 40 s, after which it kills."""
 
 log: Any = structlog.get_logger("flow_engine.voice.sip_bridge")
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """`domain` is a host, with `:port` where that is not 5060."""
-
-    domain: str
-    username: str
-    password: SecretStr
-
-    @property
-    def server(self) -> tuple[str, int]:
-        host, _, port = self.domain.partition(":")
-        return host, int(port) if port.isdecimal() else SIP_PORT
 
 
 class RegistrationFailed(Exception):
@@ -63,9 +55,14 @@ class SipPhone(asyncio.DatagramProtocol):
         self._agent_port = agent_port
         self._local = local
         self._calls: dict[str, SipDialog] = {}
+        self._ended: dict[str, tuple[float, SipDialog]] = {}
+        """Calls, and until when they are known."""
         self._answers: dict[str, asyncio.Future[messages.SipMessage]] = {}
         self._identity = uuid.uuid4().hex
         self._numbers = 0
+        self._expires_s = registration.EXPIRES_S
+        self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._transport: asyncio.DatagramTransport | None = None
         self._address: tuple[str, int] = ("127.0.0.1", 0)
         self.is_registered = False
@@ -87,42 +84,63 @@ class SipPhone(asyncio.DatagramProtocol):
     def contact(self) -> str:
         return f"<sip:{self.account.username}@{self._address[0]}:{self._address[1]}>"
 
+    def stop(self) -> None:
+        """Take no more calls, and end after those that there are; called again, end them at once."""
+        (self._hurried if self._stopping.is_set() else self._stopping).set()
+
     async def run(self) -> None:
-        """Be registered until cancelled; then the registration is taken back, and every call ended. What the
-        server refuses is tried again after 5 s. Raises OSError where it has no address."""
+        """Be registered until told to stop; then the registration is taken back, and calls may end, at most
+        30 s long. Cancelled, it ends every call at once. Raises OSError where the server has no address."""
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(
             lambda: self, remote_addr=self.account.server, family=socket.AF_INET
         )
+        registering = loop.create_task(self._stay_registered())
         try:
-            while True:
-                try:
-                    for_s = await self._register(EXPIRES_S)
-                except RegistrationFailed as failed:
-                    self.is_registered = False
-                    log.warning("sip_not_registered", reason=str(failed))
-                    await asyncio.sleep(RETRY_S)
-                    continue
-                if not self.is_registered:
-                    log.info("sip_registered", expires_s=for_s)
-                self.is_registered = True
-                until = loop.time() + for_s / 2
-                while loop.time() < until:
-                    await asyncio.sleep(min(KEEP_ALIVE_S, max(0.0, until - loop.time())))
-                    self.send(b"\r\n\r\n")
+            await _first_of(registering, loop.create_task(self._stopping.wait()))
+            if registering.done():
+                await registering  # which never returns: an error
+            registering.cancel()
+            await self._unregister()
+            if self._calls:
+                calls = loop.create_task(asyncio.wait([call.task for call in self._calls.values()]))
+                await _first_of(calls, loop.create_task(self._hurried.wait()), timeout_s=DRAIN_S)
         finally:
+            registering.cancel()
             if self._calls:
                 for call in tuple(self._calls.values()):
                     call.end()
                 await asyncio.wait([call.task for call in self._calls.values()], timeout=5.0)
-            if self.is_registered:
-                self.is_registered = False
-                try:
-                    async with asyncio.timeout(1.0):
-                        await self._register(0)
-                except (RegistrationFailed, TimeoutError):
-                    log.warning("sip_still_registered")
+            await self._unregister()
             transport.close()
+
+    async def _stay_registered(self) -> None:
+        """What the server refuses is tried again after 5 s."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                for_s = await self._register(self._expires_s)
+            except RegistrationFailed as failed:
+                self.is_registered = False
+                log.warning("sip_not_registered", reason=str(failed))
+                await asyncio.sleep(RETRY_S)
+                continue
+            if not self.is_registered:
+                log.info("sip_registered", expires_s=for_s)
+            self.is_registered = True
+            until = loop.time() + for_s / 2
+            while loop.time() < until:
+                await asyncio.sleep(min(KEEP_ALIVE_S, max(0.0, until - loop.time())))
+                self.send(b"\r\n\r\n")
+
+    async def _unregister(self) -> None:
+        if self.is_registered:
+            self.is_registered = False
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._register(0)
+            except (RegistrationFailed, TimeoutError):
+                log.warning("sip_still_registered")
 
     def send(self, datagram: bytes) -> None:
         if self._transport is not None:
@@ -154,8 +172,8 @@ class SipPhone(asyncio.DatagramProtocol):
         """Returns for how many seconds. Raises RegistrationFailed."""
         account, uri = self.account, f"sip:{self.account.domain}"
         address = f"<sip:{account.username}@{account.domain}>"
-        proof: list[tuple[str, str]] = []
-        for attempt in range(3):
+        proof, proofs = list[tuple[str, str]](), 0
+        for _ in range(MOST_REGISTER_TRIPS):
             self._numbers += 1
             headers = [("from", f"{address};tag={self._identity[:8]}"), ("to", address)]
             headers += [("call-id", self._identity), ("contact", self.contact), ("expires", str(expires_s))]
@@ -163,39 +181,36 @@ class SipPhone(asyncio.DatagramProtocol):
                 reply = await self.request("REGISTER", uri, [*headers, *proof], number=self._numbers)
             except TimeoutError:
                 raise RegistrationFailed("the server does not answer") from None
-            via = reply.first("via")
-            host, port = _RECEIVED.search(via), _RPORT.search(via)
-            seen = (host[1] if host else self._address[0], int(port[1]) if port else self._address[1])
+            seen = registration.seen_address(reply, self._address)
             is_moved, self._address = seen != self._address, seen
             if 200 <= reply.status < 300 and not is_moved:
-                expires = re.search(r"expires=([0-9]+)", reply.first("contact")) or re.match(
-                    r"([0-9]+)", reply.first("expires")
-                )
-                return min(float(expires[1]) if expires else EXPIRES_S, 3600.0) or float(EXPIRES_S)
-            if reply.status in (401, 407) and attempt < 2:
-                proof = [self._proof(reply, uri)]
+                return registration.granted_s(reply, self.contact)
+            shortest_s = whole_number_in(reply.first("min-expires")) or 0
+            if reply.status in (401, 407) and proofs < 2:
+                proof, proofs = [self._proof(reply, uri)], proofs + 1
+            elif reply.status == 423 and 0 < expires_s < shortest_s:
+                expires_s = self._expires_s = shortest_s
             elif not 200 <= reply.status < 300:
                 raise RegistrationFailed(f"the server answered with status {reply.status}")
-        raise RegistrationFailed("the server sees another address every time")
+        raise RegistrationFailed("the server wants something else every time")
 
     def _proof(self, reply: messages.SipMessage, uri: str) -> tuple[str, str]:
+        """Answers the first challenge that can be answered. Raises RegistrationFailed."""
         challenge, answered = (
             ("www-authenticate", "authorization")
             if reply.status == 401
             else ("proxy-authenticate", "proxy-authorization")
         )
-        account = self.account
-        try:
-            return answered, messages.credentials(
-                reply.first(challenge),
-                account.username,
-                account.password.get_secret_value(),
-                "REGISTER",
-                uri,
-                uuid.uuid4().hex[:16],
-            )
-        except messages.NotSip as error:
-            raise RegistrationFailed(str(error)) from error
+        password, nonce_use = self.account.password.get_secret_value(), uuid.uuid4().hex[:16]
+        reason = "a challenge that is none"
+        for _, value in reply.all(challenge):
+            try:
+                return answered, messages.credentials(
+                    value, self.account.username, password, "REGISTER", uri, nonce_use
+                )
+            except messages.NotSip as error:
+                reason = str(error)
+        raise RegistrationFailed(reason)
 
     # Datagrams ---------------------------------------------------------------------------------------
 
@@ -217,16 +232,43 @@ class SipPhone(asyncio.DatagramProtocol):
             if answer is not None and not answer.done() and message.status >= 200:
                 answer.set_result(message)
             return
-        call = self._calls.get(message.first("call-id"))
+        call_id = message.first("call-id")
+        call = self._calls.get(call_id) or self._ended_call(message)
         if call is not None:
             call.take(message)
+        elif message.method == "INVITE" and self._stopping.is_set():
+            status = "480 Temporarily Unavailable"
+            self.send(messages.write_response(message, status, tag=uuid.uuid4().hex[:8]))
         elif message.method == "INVITE" and len(self._calls) < MOST_CALLS:
-            call_id = message.first("call-id")
             call = self._calls[call_id] = SipDialog(self, message, self._agent_port, self._local)
-            call.task.add_done_callback(lambda _: self._calls.pop(call_id, None))
+            call.task.add_done_callback(lambda _: self._keep_ended(call_id))
         elif message.method == "INVITE":
             self.send(messages.write_response(message, "486 Busy Here", tag=uuid.uuid4().hex[:8]))
         elif message.method == "OPTIONS":
             self.send(messages.write_response(message, "200 OK", tag=self._identity[:8], headers=[ALLOW]))
         elif message.method != "ACK":
             self.send(messages.write_response(message, "481 Call/Transaction Does Not Exist"))
+
+    def _keep_ended(self, call_id: str) -> None:
+        """Its last messages may come again."""
+        now = asyncio.get_running_loop().time()
+        self._ended[call_id] = now + REPEATED_WITHIN_S, self._calls.pop(call_id)
+        for known, (until, _) in tuple(self._ended.items()):
+            if until < now or len(self._ended) > MOST_CALLS:
+                del self._ended[known]
+
+    def _ended_call(self, message: messages.SipMessage) -> SipDialog | None:
+        """The call that has ended which a message is of. An INVITE may begin another one of that name."""
+        until, call = self._ended.get(message.first("call-id"), (0.0, None))
+        if call is None or until < asyncio.get_running_loop().time():
+            return None
+        begins = message.method == "INVITE" and ";tag=" not in message.first("to").lower()
+        return None if begins and not call.is_begun_by(message) else call
+
+
+async def _first_of(*tasks: asyncio.Task[Any], timeout_s: float | None = None) -> None:
+    """Wait for one of them; the last one is nobody else's."""
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        tasks[-1].cancel()

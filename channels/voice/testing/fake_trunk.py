@@ -22,7 +22,7 @@ from hashlib import md5
 from types import TracebackType
 from typing import Self, cast
 
-from channels.voice.sip_bridge.messages import read_message, write_message, write_response
+from channels.voice.sip_bridge.messages import SipMessage, read_message, write_message, write_response
 from channels.voice.testing.signals import speech
 from channels.voice.testing.sockets import eventually
 
@@ -35,6 +35,10 @@ class _Audio(asyncio.DatagramProtocol):
         self._call = call
         self.transport: asyncio.DatagramTransport | None = None
 
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.DatagramTransport", transport)
 
@@ -46,7 +50,7 @@ class _Audio(asyncio.DatagramProtocol):
 @dataclass
 class TrunkCall:
     """One call of the trunk's phone. `heard` is the payload of all packets so far, `statuses` are the answers
-    to its INVITE; `is_over` says that the other side has hung up."""
+    to its INVITEs, `answer` is the last one; `is_over` says that the other side has hung up."""
 
     trunk: FakeTrunk
     call_id: str
@@ -58,6 +62,7 @@ class TrunkCall:
     packets: list[bytes] = field(default_factory=list[bytes])
     statuses: list[int] = field(default_factory=list[int])
     description: str = ""
+    answer: SipMessage | None = None
     is_over: bool = False
     to: str = ""
     _sent: int = 0
@@ -79,8 +84,27 @@ class TrunkCall:
         for ended in (0, 0, 0, 0x80, 0x80, 0x80):
             self._packet(101, bytes(("0123456789*#".index(key), ended | 10, 0, 160)), stamp * 160)
 
+    async def invite_again(
+        self,
+        number: int,
+        *,
+        payload_types: tuple[int, ...] = (0, 8),
+        direction: str = "sendrecv",
+        is_empty: bool = False,
+    ) -> SipMessage:
+        """A re-INVITE that moves the audio to another port; returns its answer. With `is_empty` it describes
+        nothing, and its ACK does."""
+        described = await self.trunk.described(self, payload_types, direction)
+        known = len(self.statuses)
+        first, last = (b"", described) if is_empty else (described, b"")
+        self.trunk.send(self.address, "INVITE", self.target, self, number=number, body=first)
+        await eventually(lambda: len(self.statuses) > known)
+        self.trunk.send(self.address, "ACK", self.target, self, number=number, body=last)
+        assert self.answer is not None
+        return self.answer
+
     async def hang_up(self) -> None:
-        self.trunk.send(self.address, "BYE", self.target, self, number=2)
+        self.trunk.send(self.address, "BYE", self.target, self, number=99)
         await eventually(lambda: "BYE" in self.trunk.done.get(self.call_id, ()))
 
     def _packet(self, kind: int, payload: bytes, stamp: int | None = None) -> None:
@@ -93,9 +117,17 @@ class TrunkCall:
 
 
 class FakeTrunk(asyncio.DatagramProtocol):
-    """`accounts` are passwords by name. `deaf` leaves that many requests of each method unanswered."""
+    """`accounts` are passwords by name. `deaf` leaves that many requests of each method unanswered,
+    `shortest_s` is how long a registration has to be for, `challenges` are put before the one it takes."""
 
-    def __init__(self, accounts: Mapping[str, str], *, deaf: int = 0) -> None:
+    def __init__(
+        self,
+        accounts: Mapping[str, str],
+        *,
+        deaf: int = 0,
+        shortest_s: int = 0,
+        challenges: tuple[str, ...] = (),
+    ) -> None:
         self.registered: dict[str, tuple[str, int]] = {}
         self.refused = 0
         """Registrations with a wrong digest."""
@@ -104,6 +136,8 @@ class FakeTrunk(asyncio.DatagramProtocol):
         self.done: dict[str, list[str]] = {}
         """Methods that were answered with 200, by call."""
         self._accounts = accounts
+        self._shortest_s = shortest_s
+        self._challenges = challenges
         self._deaf = {"REGISTER": deaf, "BYE": deaf}
         self._numbers = itertools.count(1)
         self._transport: asyncio.DatagramTransport | None = None
@@ -123,8 +157,7 @@ class FakeTrunk(asyncio.DatagramProtocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for audio in self.audio.values():
-            if audio.transport is not None:
-                audio.transport.close()
+            audio.close()
         if self._transport is not None:
             self._transport.close()
 
@@ -135,23 +168,35 @@ class FakeTrunk(asyncio.DatagramProtocol):
         caller: str = "+33612345678",
         payload_types: tuple[int, ...] = (0, 8),
         ack: bool = True,
+        call_id: str = "",
+        number: int = 1,
     ) -> TrunkCall:
-        """Ring a registered account; returns when that is answered or refused."""
-        call_id = f"call-{next(self._numbers)}"
+        """Ring a registered account; returns when that is answered or refused. `call_id` stands in for a new
+        name, `number` is that of its CSeq."""
+        call_id = call_id or f"call-{next(self._numbers)}"
         call = TrunkCall(self, call_id, caller, f"sip:{user}@bridge", self.registered[user], payload_types[0])
-        audio = self.audio[call_id] = _Audio(call)
+        self.calls[call_id] = call
+        described = await self.described(call, payload_types)
+        self.send(call.address, "INVITE", call.target, call, number=number, body=described)
+        await eventually(lambda: any(status >= 200 for status in call.statuses))
+        if ack:
+            self.send(call.address, "ACK", call.target, call, number=number)
+        return call
+
+    async def described(
+        self, call: TrunkCall, payload_types: tuple[int, ...], direction: str = "sendrecv"
+    ) -> bytes:
+        """A description of the call's audio, which is on a new port from now on."""
+        if call.call_id in self.audio:
+            self.audio[call.call_id].close()
+        audio = self.audio[call.call_id] = _Audio(call)
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(lambda: audio, local_addr=("127.0.0.1", 0))
         port = transport.get_extra_info("sockname")[1]
         kinds = " ".join(map(str, (*payload_types, 101)))
         lines = ["v=0", "o=- 1 1 IN IP4 127.0.0.1", "s=-", "c=IN IP4 127.0.0.1", "t=0 0"]
-        lines += [f"m=audio {port} RTP/AVP {kinds}", "a=rtpmap:101 telephone-event/8000", ""]
-        self.calls[call_id] = call
-        self.send(call.address, "INVITE", call.target, call, number=1, body="\r\n".join(lines).encode())
-        await eventually(lambda: any(status >= 200 for status in call.statuses))
-        if ack:
-            self.send(call.address, "ACK", call.target, call, number=1)
-        return call
+        lines += [f"m=audio {port} RTP/AVP {kinds}", "a=rtpmap:101 telephone-event/8000"]
+        return "\r\n".join([*lines, f"a={direction}", ""]).encode()
 
     def send(
         self, to: tuple[str, int], method: str, uri: str, call: TrunkCall, *, number: int, body: bytes = b""
@@ -184,6 +229,7 @@ class FakeTrunk(asyncio.DatagramProtocol):
                 return
             if method == "INVITE":
                 call.statuses.append(message.status)
+                call.answer = message
                 call.to = message.first("to")
                 call.description = message.body.decode() or call.description
             elif message.status == 200:
@@ -191,31 +237,35 @@ class FakeTrunk(asyncio.DatagramProtocol):
         elif self._deaf.get(message.method, 0) > 0:
             self._deaf[message.method] -= 1
         elif message.method == "REGISTER":
-            via = message.first("via")
-            seen = via.replace(";rport", f";received={addr[0]};rport={addr[1]}")
-            credentials = dict(_FIELD.findall(message.first("authorization")))
-            user = credentials.get("username", "")
-            secret = _hashed(f"{user}:here:{self._accounts.get(user, '')}")
-            action = _hashed(f"REGISTER:{credentials.get('uri', '')}")
-            parts = (secret, NONCE, "00000001", credentials.get("cnonce", ""), "auth", action)
-            if user in self._accounts and credentials.get("response") == _hashed(":".join(parts)):
-                expires = message.first("expires")
-                if expires == "0":
-                    self.registered.pop(user, None)
-                else:
-                    self.registered[user] = addr
-                headers = [("contact", f"{message.first('contact')};expires={expires}")]
-                answer = write_response(message, "200 OK", headers=headers)
-            else:
-                self.refused += bool(credentials)
-                challenge = f'Digest realm="here", nonce="{NONCE}", qop="auth", algorithm=MD5'
-                answer = write_response(
-                    message, "401 Unauthorized", headers=[("www-authenticate", challenge)]
-                )
-            self._send(answer.replace(via.encode(), seen.encode(), 1), addr)
+            self._register(message, addr)
         elif message.method == "BYE" and call is not None:
             call.is_over = True
             self._send(write_response(message, "200 OK"), addr)
+
+    def _register(self, message: SipMessage, addr: tuple[str, int]) -> None:
+        via = message.first("via")
+        seen = via.replace(";rport", f";received={addr[0]};rport={addr[1]}")
+        credentials = dict(_FIELD.findall(message.first("authorization")))
+        user, expires = credentials.get("username", ""), message.first("expires")
+        secret = _hashed(f"{user}:here:{self._accounts.get(user, '')}")
+        action = _hashed(f"REGISTER:{credentials.get('uri', '')}")
+        parts = (secret, NONCE, "00000001", credentials.get("cnonce", ""), "auth", action)
+        if user not in self._accounts or credentials.get("response") != _hashed(":".join(parts)):
+            self.refused += bool(credentials)
+            known = f'Digest realm="here", nonce="{NONCE}", qop="auth", algorithm=MD5'
+            headers = [("www-authenticate", each) for each in (*self._challenges, known)]
+            answer = write_response(message, "401 Unauthorized", headers=headers)
+        elif 0 < int(expires) < self._shortest_s:
+            headers = [("min-expires", str(self._shortest_s))]
+            answer = write_response(message, "423 Interval Too Brief", headers=headers)
+        else:
+            if expires == "0":
+                self.registered.pop(user, None)
+            else:
+                self.registered[user] = addr
+            headers = [("contact", f"{message.first('contact')};expires={expires}")]
+            answer = write_response(message, "200 OK", headers=headers)
+        self._send(answer.replace(via.encode(), seen.encode(), 1), addr)
 
 
 def _hashed(text: str) -> str:

@@ -135,6 +135,46 @@ def test_mistakes_in_names_and_texts_of_headers_are_told_together() -> None:  # 
     assert found.keys() == {("headers",), ("headers", "Host")}
 
 
+def test_mistakes_in_names_and_paths_of_extracts_are_told_together() -> None:  # V1
+    step = {"url": URL, "extract": {"args": "$.a", "b": "$.["}}
+    found = problems({"type": "http", "url": URL, "pre_steps": [step]})
+    assert found.keys() == {("pre_steps", 0, "extract"), ("pre_steps", 0, "extract", "b")}
+
+
+def test_all_unknown_names_of_a_condition_are_told_at_once() -> None:  # V1
+    step = {"url": URL, "extract": {"t": "$.a"}, "fail_if": "foo == null and bar == t or foo == args.b"}
+    tool = {"type": "http", "url": URL, "pre_steps": [step]}
+    check = {"url": URL, "condition": "foo == 1 and len(bar) == baz"}
+    for model, document, names in (
+        (HttpTool, tool, ["'foo'", "'bar'"]),
+        (HttpTool, tool | {"pre_steps": [step | {"fail_if": "foo === bar"}]}, ["'foo'", "'='"]),
+        (LifecycleCall, check, ["'foo'", "'len'"]),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            model.model_validate(document)
+        told = [
+            (error["loc"][-1], error["msg"].split(": ")[-1].split()[0]) for error in caught.value.errors()
+        ]
+        place = "condition" if model is LifecycleCall else "fail_if"
+        assert told == [(place, name) for name in names]
+
+
+def test_all_variables_of_a_text_that_are_not_set_are_told_at_once() -> None:  # V1
+    text = "${env:NOT_SET_A} {{ctx.a}} ${env:NOT_SET_B} ${env:NOT_SET_A} ${env:}"
+    with pytest.raises(ValidationError) as caught:
+        HttpRequest.model_validate({"url": URL, "headers": {"X-A": text}})
+    told = [(error["loc"], error["msg"]) for error in caught.value.errors()]
+    assert {place for place, _ in told} == {("headers", "X-A")}
+    assert [word for _, message in told for word in message.split() if "_SET_" in word or "${" in word] == [
+        *("NOT_SET_A", "NOT_SET_B", "${env:CRM_TOKEN}")
+    ]
+
+
+def test_what_is_no_name_of_a_variable_is_told_with_one_that_is() -> None:  # V1
+    found = problems({"type": "http", "url": URL, "headers": {"X-A": "${env:}"}})
+    assert found == {("headers", "X-A"): "accepted is a variable such as ${env:CRM_TOKEN}"}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

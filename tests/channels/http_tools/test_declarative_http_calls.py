@@ -96,6 +96,34 @@ class TestARequest:
             await HttpCaller(outbound, FIELDS).send(request(url="{{base_url}}/a/{{args.gone}}"), SCOPE)
         assert outbound.calls == []
 
+    @pytest.mark.parametrize("value", ["Zo\u00eb", "a\nb", "a\x00"])
+    async def test_whose_header_cannot_be_written_is_not_sent_and_tells_which(  # V8
+        self, value: str
+    ) -> None:
+        outbound = ScriptedOutbound({})
+        scope = Scope(args={"name": value}, root=SCOPE.root)
+        with pytest.raises(CallFailed) as failed:
+            await HttpCaller(outbound, FIELDS).send(request(headers={"X-Name": "{{args.name}}"}), scope)
+        told = "the request cannot be written: header 'X-Name' takes one line of ASCII"
+        assert (failed.value.reason, outbound.calls) == (told, [])
+
+    async def test_has_headers_without_the_spaces_at_their_ends(self) -> None:  # V8
+        outbound = ScriptedOutbound({"https://api.example/a": [OutboundReply(200, b"{}")]})
+        scope = Scope(args={"name": " Zoe\n"}, root=SCOPE.root)
+        await HttpCaller(outbound, FIELDS).send(request(headers={"X-Name": "{{args.name}}"}), scope)
+        assert outbound.calls[0].headers["X-Name"] == "Zoe"
+
+    async def test_that_must_arrive_goes_without_a_header_that_cannot_be_written(self) -> None:  # V5
+        outbound = ScriptedOutbound({"https://api.example/a": [OutboundReply(200, b"{}")]})
+        scope = Scope(args={"name": "Zo\u00eb", "n": 1}, root=SCOPE.root)
+        made = request(headers={"X-Name": "{{args.name}}", "X-N": "{{args.n}}"})
+        with capture_logs() as logged:
+            await HttpCaller(outbound, FIELDS, must_arrive=True).send(made, scope)
+        assert outbound.calls[0].headers == {"Accept": "application/json", "X-N": "1"}
+        left_out = [line for line in logged if line["event"] == "header_left_out"]
+        assert [(line["log_level"], "'X-Name'" in line["reason"]) for line in left_out] == [("warning", True)]
+        assert "Zo" not in str([line for line in logged if line["log_level"] != "debug"])
+
     async def test_that_json_cannot_hold_is_not_sent(self) -> None:  # V8
         scope = Scope(args={"n": 10**30}, root={"base_url": "https://api.example"})
         with pytest.raises(CallFailed, match="written as JSON"):
@@ -184,13 +212,17 @@ class TestTheLog:
         ]
 
     @pytest.mark.parametrize(
-        "answer", [OutboundReply(500, b"+33612345678"), OutboundFailed("'api.example' did not answer")]
+        ("answer", "reason"),
+        [
+            (OutboundReply(500, b"+33612345678"), "the service answered with status 500"),
+            (OutboundFailed("'api.example' did not answer"), "'api.example' did not answer"),
+        ],
     )
-    async def test_of_a_failure_tells_the_reason(self, answer: Answer) -> None:  # V14
+    async def test_of_a_failure_tells_the_reason(self, answer: Answer, reason: str) -> None:  # V14
         with capture_logs() as logs:
             failure = await failure_of(answer)
         (entry,) = [entry for entry in logs if entry["event"] == "http_call"]
-        assert (entry["log_level"], entry["reason"]) == ("warning", failure.reason)
+        assert (entry["log_level"], entry["reason"]) == ("warning", reason)
         assert entry["status"] == failure.status
 
     async def test_tells_what_was_sent_at_debug_only(self) -> None:  # V14
@@ -229,6 +261,21 @@ class TestTheLog:
     )
     def test_masks_addresses(self, url: str, masked: str) -> None:  # V14
         assert masked_url(url) == masked
+
+    async def test_has_nothing_that_a_call_puts_into_an_address(self) -> None:  # V14
+        scope = Scope(
+            args={"mail": "ada@example.com", "n": "Love lace"},
+            ctx={"id": "r-7"},
+            agent={"id": "desk"},
+            root={"base_url": "https://api.example"},
+        )
+        url = "{{base_url}}/of/{{agent.id}}/{{args.mail}}/x-{{ctx.id}}.json?{{args.n}}=1&b={{args.n}}"
+        sent_to = "https://api.example/of/desk/ada%40example.com/x-r-7.json?Love%20lace=1&b=Love%20lace"
+        outbound = ScriptedOutbound({sent_to: [OutboundReply(200, b"{}")]})
+        with capture_logs() as logs:
+            await HttpCaller(outbound, FIELDS).send(request(url=url), scope)
+        (entry,) = [entry for entry in logs if entry["event"] == "http_call"]
+        assert entry["url"] == "https://api.example/of/desk/***/x-***.json?***=***&b=***"
 
     def test_masks_the_callers_number_however_short(self) -> None:  # V14
         assert masked_url("https://h/ext/204/x", "204") == "https://h/ext/***/x"

@@ -389,14 +389,16 @@ class TestTheLog:
             await call.run("cancel", {"number": 42, "why": "+33612345678 secret"})
         told = [entry for entry in logs if entry["log_level"] != "debug"]
         assert [entry["event"] for entry in told] == ["http_call", "http_call", "flags_set", "tool_call"]
-        assert {**told[2], "log_level": ""} == {
+        assert {**told[2], "log_level": "", "duration_ms": 0} == {
             "event": "flags_set",
             "log_level": "",
             "tool": "cancel",
             "flags": ["order_cancelled"],
+            "duration_ms": 0,
             "agent_id": "a-1",
             "call_id": "c-1",
         }
+        assert isinstance(told[2]["duration_ms"], int)
         assert isinstance(told[3]["duration_ms"], int)
         assert {**told[3], "duration_ms": 0} == {
             "event": "tool_call",

@@ -105,6 +105,18 @@ def test_what_the_policy_comes_to_forbid_is_not_sent_again_and_the_log_says_why(
     assert [line["reason"] for line in logged] == ["'b.example' leads to a private address"]
 
 
+def test_the_log_says_why_there_was_no_answer() -> None:  # V5, V14
+    async def run() -> None:
+        business = Business(503, OutboundFailed("'b.example' port 443 cannot be reached"), 200)
+        await send(deliveries_of(business), business)
+        await asyncio.sleep(600)
+
+    with capture_logs() as logged:
+        run_in_virtual_time(run())
+    assert [line["reason"] for line in logged] == ["'b.example' port 443 cannot be reached", None]
+    assert {line["url"] for line in logged} == {"https://b.example"}
+
+
 def test_every_request_has_a_key_of_its_own() -> None:  # 21, voice-2
     async def run() -> None:
         business = Business(200)

@@ -131,6 +131,14 @@ async def test_a_config_with_errors_is_refused_and_calls_have_the_old_one(tmp_pa
             await eventually(lambda: call.playout.heard != [])
 
 
+async def test_an_address_that_cannot_be_called_is_a_mistake_of_the_config(tmp_path: Path) -> None:  # V1
+    flow = {"mode": "flow", "engine_url": "http://10.0.0.300:3000", "version": "v"}
+    async with business_server() as business, changing(tmp_path, business, "ws://127.0.0.1:9") as desk:
+        reply = await desk.reload({**simple_config(), "session": flow})
+        assert (reply.status_code, reply.json()["code"]) == (422, "config_refused")
+        assert [error["pointer"] for error in reply.json()["errors"]] == ["/session/engine_url"]
+
+
 async def test_what_came_of_an_old_call_is_known_for_a_while(  # 20, voice-smaller
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,6 +185,7 @@ class TestCommand:
         http = tmp_path / "http.json"
         http.write_bytes(orjson.dumps({"POST /v1/handle-new-contact": agent_data}))
         steps = self.replayed(tmp_path, config, "--http", str(http))
+        assert self.replayed(tmp_path, config, "--http", str(http)) == steps
         paths = [urlsplit(step["message"]["url"]).path for step in steps if step["to"] == "http"]
         assert (paths[0], paths[-1]) == ("/v1/handle-new-contact", "/v1/handle-end-contact")
         sent = [step["message"] for step in steps if step["to"] == "model"]

@@ -308,6 +308,15 @@ class TestBookkeeping:
             await call.end()
         assert asked == ["start", "nothing", "end"]
 
+    async def test_the_end_is_told_without_a_header_that_cannot_be_written(self) -> None:  # V5
+        told = {"method": "POST", "url": "{{base_url}}/end", "headers": {"X-From": "{{caller_phone}}"}}
+        call = scene(inline(lifecycle={"on_end": told}), {"POST /end": None}, phone="Zo\u00eb")
+        with capture_logs() as logged:
+            await call.begin()
+            await call.end()
+        assert call.business.taken() == [("POST", "/end", None)]
+        assert [line["event"] for line in logged if line["log_level"] == "warning"] == ["header_left_out"]
+
     async def test_flags_of_tools_decide_the_outcome_and_both_are_logged(self) -> None:  # V5, V6, V14
         replies = {f"POST /{name}": {"id": 5} for name in ("start", "end")} | {"GET /do": None}
         call = scene(self.config(), replies)
@@ -435,6 +444,28 @@ class TestTools:
 
 
 class TestLogs:
+    async def test_what_templates_became_is_there_for_debugging_only(self) -> None:  # V14
+        check = {"name": "c", "url": "{{base_url}}/c", "block_if": "$.no", "on_block": "message"}
+        session = {"mode": "inline", "instructions": "Serve {{caller_phone}}."}
+        config = inline(
+            session=session,
+            pre_call_checks=[check | {"message": "Not {{caller_phone}}."}],
+            greeting={"unknown_customer": "Hello {{caller_phone}}."},
+            tools={"put": {"type": "builtin", "action": "transfer", "target": "{{caller_phone}}"}},
+        )
+        call = scene(config, {"GET /c": {"no": False}})
+        with capture_logs() as logs:
+            await call.begin()
+            await call.handler.started()
+            await call.tool("put")
+            await scene(config, {"GET /c": {"no": True}}).handler.open()
+        rendered = [entry for entry in logs if entry["event"] == "template_rendered"]
+        kinds = ("instructions", "greeting", "target", "message")
+        assert [entry[kind] for kind, entry in zip(kinds, rendered, strict=True)] == [
+            *(f"Serve {PHONE}.", f"Hello {PHONE}.", PHONE, f"Not {PHONE}."),
+        ]
+        assert PHONE not in str([entry for entry in logs if entry["log_level"] != "debug"])
+
     async def test_the_callers_number_is_in_no_log_but_those_for_debugging(self) -> None:  # V14
         config = example("restaurant")
         call = scene(

@@ -217,6 +217,41 @@ class TestRefusals:
         assert refusal(minimal(base_url=address)).keys() == {"/base_url"}
 
     @pytest.mark.parametrize(
+        ("address", "why"),
+        [
+            ("http://10.0.0.300:3000", "cannot be read"),
+            ("https://a..b", "one reading"),
+            ("https://h:99999", "port 99999"),
+            ("https://[::1", "cannot be read"),
+            ("http://127.1/api", "one reading"),
+        ],
+    )
+    def test_an_address_that_cannot_be_called_is_told_where_it_stands(  # V1
+        self, address: str, why: str
+    ) -> None:
+        session = {"mode": "flow", "engine_url": address, "version": "v"}
+        check = {"name": "c", "url": f"{address}/c", "block_if": "$.b"}
+        told = refusal(minimal(base_url=address, session=session, pre_call_checks=[check]))
+        assert told.keys() == {"/base_url", "/session/engine_url", "/pre_call_checks/0/url"}
+        assert all(why in message and "accepted is" in message for message in told.values())
+        told = refusal(minimal(pre_call_checks=[check | {"url": "https://u:pw@h/x"}]))
+        assert "credentials in a header" in told["/pre_call_checks/0/url"]
+
+    @pytest.mark.parametrize("key", ["cl\u00e9", "k-1\nk-2"])
+    def test_a_key_that_no_header_can_hold_is_told_where_its_variable_is_named(  # V1
+        self, key: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        session = {"mode": "flow", "engine_url": "http://x", "version": "v"}
+        for variable, more in (("FLOW_ENGINE_API_KEY", {}), ("DESK_KEY", {"api_key_env": "DESK_KEY"})):
+            with monkeypatch.context() as environment:
+                environment.setenv(variable, key)
+                told = refusal(minimal(session=session | more))
+            assert told.keys() == {"/session/api_key_env"}
+            assert told["/session/api_key_env"].startswith(f"{variable}: accepted is a key of one line")
+            monkeypatch.setenv(variable, "k-1\n")  # as a file has it
+            load(minimal(session=session | more))
+
+    @pytest.mark.parametrize(
         ("session", "place"),
         [
             (None, "/session"),
@@ -239,6 +274,29 @@ class TestRefusals:
         session = {"mode": "inline", "instructions": "x", "tools": [tool, tool]}
         assert refusal(minimal(session=session)).keys() == {"/session/tools/1"}
 
+    def test_all_that_is_wrong_with_declared_tools_is_told_at_once(self) -> None:  # V1
+        listing = {"type": "function", "name": "b", "parameters": {"type": "array"}}
+        tools = [{"type": "function", "name": "a"}, {"type": "function", "name": "a"}, listing, 5, None]
+        told = refusal(minimal(session={"mode": "inline", "instructions": "x", "tools": tools}))
+        assert told == {
+            "/session/tools/1": "'a' is declared before",
+            "/session/tools/2": "accepted are `parameters` as a JSON Schema of an object, "
+            "not of the type 'array'",
+            "/session/tools/3": "accepted is an object with `type` 'function'",
+            "/session/tools/4": "accepted is an object with `type` 'function'",
+        }
+
+    def test_templates_of_declared_tools_are_told_beside_their_declarations(self) -> None:  # V1
+        parameters = {"type": "array", "title": "{{"}
+        tools = [{"type": "function", "name": "a", "description": "{{ctx.a | up}}"}, None, "{{"]
+        tools += [{"type": "function", "function": {"name": "{{", "parameters": parameters, "strict": "{{"}}]
+        told = refusal(minimal(session={"mode": "inline", "instructions": "x", "tools": tools}))
+        assert told.keys() == {
+            *("/session/tools/0/description", "/session/tools/1", "/session/tools/2", "/session/tools/3"),
+            "/session/tools/3/parameters/title",
+        }
+        assert "one of the filters" in told["/session/tools/0/description"]
+
     def test_a_message_is_spoken_only_where_the_check_says_so(self) -> None:  # V3
         check = {"name": "c", "url": "http://x/", "block_if": "$.b"}
         for more in ({"on_block": "message"}, {"message": "no"}, {"on_block": "hangup", "message": "no"}):
@@ -255,7 +313,24 @@ class TestFiles:
         text = b'{"a": 1, "a": 2, "b": [{"c/d": 1, "c/d": 2}]}'
         with pytest.raises(ConfigRefused) as refused:
             load_config(text, builders=())
-        assert [problem.pointer for problem in refused.value.problems] == ["/a", "/b/0/c~1d"]
+        assert [problem.pointer for problem in refused.value.problems] == [
+            *("/a", "/b/0/c~1d", "/version", "/agent", "/session", "/a", "/b")
+        ]
+
+    def test_a_property_given_twice_is_told_beside_all_else(self) -> None:  # V1
+        config = minimal(max_duration_s=-1, tools={"t": {"type": "http", "url": "{{base_url}}/t"}})
+        text = json.dumps(config).replace('"id": "a"', '"id": "a", "id": "b"')
+        with pytest.raises(ConfigRefused) as refused:
+            load_config(text.encode(), builders=())
+        assert [problem.pointer for problem in refused.value.problems] == [
+            *("/agent/id", "/max_duration_s", "/base_url")
+        ]
+        with pytest.raises(ConfigRefused) as refused:
+            load_config(b'[{"a": 1, "a": 2}]', builders=())
+        assert [problem.pointer for problem in refused.value.problems] == ["/0/a", ""]
+        with pytest.raises(ConfigRefused, match="more than once") as refused:
+            load_config(json.dumps(minimal()).replace('"id"', '"id": "b", "id"').encode(), builders=())
+        assert [problem.pointer for problem in refused.value.problems] == ["/agent/id"]
 
     @pytest.mark.parametrize(
         ("text", "told"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
+from typer.testing import CliRunner
 
 from adapters.outbound.fake import ScriptedOutbound
 from channels.voice.manager.agents_list import (
@@ -19,6 +20,7 @@ from channels.voice.manager.agents_list import (
 )
 from channels.voice.manager.fleet import SipAccount
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
+from service.cli import app
 
 URL = "https://business.example/api/sip/agents"
 SIP = {"sipBridge": True, "sipDomain": "sip.example", "sipUsername": "chez-a", "sipPassword": "s3cret"}
@@ -84,6 +86,40 @@ def test_every_problem_of_every_bad_entry_is_told_and_the_good_ones_are_kept() -
         ),
         (None, [("/3", "wrong_type")]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            ("sipDomain", each)
+            for each in ("sip.example:0", "sip.example:99999", "sip.example:x", "sip.example:")
+        ),
+        *(
+            ("sipDomain", each)
+            for each in ("sip:desk@sip.example", "a b", "[::1]", "a..b", "x" * 64, "é.example")
+        ),
+        *(("sipUsername", each) for each in ("a b", "desk@sip.example", 'de"sk', "<desk>", "é")),
+    ],
+)
+def test_a_sip_account_that_cannot_work_is_refused(  # V13
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = read({"id": "a", "name": "A", **SIP, name: value})
+    assert [(p.pointer, p.code) for each in fetched.refused for p in each.problems] == [
+        (f"/0/{name}", "not_accepted")
+    ]
+    account = {
+        "SIP_DOMAIN": "sip.example:5080",
+        "SIP_USERNAME": "desk",
+        "SIP_PASSWORD": "s",
+        "AGENT_PORT": "9",
+    }
+    variable = {"sipDomain": "SIP_DOMAIN", "sipUsername": "SIP_USERNAME"}[name]
+    for each, text in {**account, variable: value}.items():
+        monkeypatch.setenv(each, text)
+    result = CliRunner().invoke(app, ["voice", "sip-bridge"])
+    assert (result.exit_code, variable in result.stderr) == (2, True)
 
 
 def test_a_list_is_complete_when_every_entry_of_it_says_whom_it_is_about() -> None:  # V13

@@ -246,8 +246,9 @@ class TestBridge:
         ],
     )
     def test_a_change_ends_it_after_its_agent_s_calls(self, wanted: AgentSpec | None) -> None:  # V13
-        assert step_bridge(self.BRIDGE, wanted, Phase.DRAINING, ALIVE, at(110))[1] is None
-        after, action = step_bridge(self.BRIDGE, wanted, Phase.ENDING, ALIVE, at(110))
+        for carrying in (Phase.DRAINING, Phase.ENDING):
+            assert step_bridge(self.BRIDGE, wanted, carrying, ALIVE, at(110)) == (self.BRIDGE, None)
+        after, action = step_bridge(self.BRIDGE, wanted, Phase.IDLE, ALIVE, at(110))
         assert (after.phase, action) == (Phase.ENDING, Action.TERMINATE)
 
     def test_its_crash_is_its_own(self) -> None:  # V13

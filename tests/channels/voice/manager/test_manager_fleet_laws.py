@@ -106,7 +106,8 @@ class World:
             assert waited or missed, "calls were cut"
         if role == "bridge":
             agent = self.states[agent_id].agent.phase
-            assert agent is not Phase.DRAINING or action is Action.KILL, "calls were cut off from their line"
+            carries = agent in (Phase.DRAINING, Phase.ENDING)
+            assert not carries or action is Action.KILL, "calls were cut off from their line"
         match action:
             case Action.RELOAD:
                 assert agent_id in RELOADS, "told what it cannot do"

@@ -81,6 +81,11 @@ def check_problem(reply: httpx.Response, status: int, code: str) -> None:
     assert set(reply.json()) == {"type", "title", "status", "code", "detail", "errors"}
 
 
+def test_a_refusal_that_has_no_status_of_its_own_is_an_error_of_ours_with_its_words() -> None:  # V14
+    status, body = http_module.problem_document("unheard_of", "the words")
+    assert (status, b'"unheard_of"' in body, b'"the words"' in body) == (500, True, True)
+
+
 class TestAnOfferedCall:
     async def test_is_connected_to_the_line_with_who_calls(self) -> None:  # V12
         async with open_desk() as desk:

@@ -94,6 +94,49 @@ class TestSettings:
         assert "S3cr" not in caught.value.detail
 
     @pytest.mark.parametrize(
+        ("address", "why"),
+        [
+            ("a..b", "one reading"),
+            ("127.1", "one reading"),
+            ("h:99999", "port 99999"),
+            ("10.0.0.300", "cannot be read"),
+            ("h/\x07S3cr", "cannot be read"),
+        ],
+    )
+    def test_an_address_that_cannot_be_called_is_told_of_its_own_variable(  # V12
+        self, monkeypatch: pytest.MonkeyPatch, address: str, why: str
+    ) -> None:
+        variables = {"FLOW_ENGINE_REALTIME_URL": "wss", "FLOW_ENGINE_TWILIO_API_URL": "https"}
+        for variable, scheme in variables.items():
+            with monkeypatch.context() as environment:
+                environment.setenv(variable, f"{scheme}://{address}")
+                with pytest.raises(CallTheOperator) as caught:
+                    read_settings(VoiceSettings, variable_of)
+            assert f"{variable}: " in caught.value.detail
+            assert why in caught.value.detail
+            assert "FLOW_ENGINE_OUTBOUND_ALLOW" not in caught.value.detail
+            assert "S3cr" not in caught.value.detail
+
+    @pytest.mark.parametrize("key", ["S3cr\u00e9t", "S3cr\net", "S3cr\x00et"])
+    def test_a_key_that_no_header_can_hold_is_told_of_its_variable(  # V12
+        self, key: str
+    ) -> None:
+        with pytest.raises(ValidationError) as caught:
+            VoiceSettings.model_validate({"OPENAI_API_KEY": key})
+        [told] = caught.value.errors(include_input=False)
+        assert told["loc"] == ("OPENAI_API_KEY",)
+        assert "a key of one line of ASCII characters" in told["msg"]
+
+    def test_the_line_end_of_a_keys_file_is_no_part_of_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # V12
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-1\n")
+        key = VoiceSettings().openai_api_key
+        assert key is not None
+        assert key.get_secret_value() == "sk-1"
+        monkeypatch.setenv("OPENAI_API_KEY", " \n")
+        assert VoiceSettings().openai_api_key is None
+
+    @pytest.mark.parametrize(
         "url", ["redis://:S3cr#et@127.0.0.1:6379/0", "nix", "redis://h:0", "redis://:S3cr@h/S3cr/0"]
     )
     def test_a_redis_that_is_none_is_told_without_its_password(  # V12

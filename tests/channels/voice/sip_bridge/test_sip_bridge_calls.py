@@ -13,8 +13,12 @@ from structlog.testing import capture_logs
 
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
+from channels.voice.sip_bridge import agent_stream as agent_stream_module
+from channels.voice.sip_bridge import dialog as dialog_module
+from channels.voice.sip_bridge import invites as invites_module
 from channels.voice.sip_bridge import phone as phone_module
-from channels.voice.sip_bridge.phone import Account, SipPhone
+from channels.voice.sip_bridge.account import Account
+from channels.voice.sip_bridge.phone import SipPhone
 from channels.voice.sip_bridge.rtp import A_LAW_OF_MU, MU_LAW_OF_A
 from channels.voice.testing.fake_realtime import FakeRealtime
 from channels.voice.testing.fake_trunk import FakeTrunk, TrunkCall
@@ -116,6 +120,52 @@ async def test_a_line_that_has_a_law_only_is_understood() -> None:  # 24, V13
         await call.hang_up()
 
 
+async def test_a_call_whose_audio_moves_is_heard_and_hears_at_its_new_place() -> None:  # V12
+    async with desk() as (trunk, _, _, _):
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        answer = await call.invite_again(2)
+        assert answer.status == 200
+        assert answer.first("contact").startswith("<sip:desk@")
+        assert (answer.first("content-type"), "INVITE" in answer.first("allow")) == ("application/sdp", True)
+        versions = [line.split()[1:3] for line in answer.body.decode().splitlines() if line.startswith("o=")]
+        assert versions == [[call.description.split("m=audio ")[1].split()[0], "2"]]
+        await call.say("two pizzas", 300)
+        await eventually(lambda: played_ms(call) == [300, 300])
+        assert (await call.invite_again(3, is_empty=True)).status == 200
+        await call.say("two more", 300)
+        await eventually(lambda: played_ms(call)[2:] == [300])
+        await call.hang_up()
+
+
+@pytest.mark.parametrize(
+    ("direction", "answer"), [("sendonly", "recvonly"), ("inactive", "inactive"), ("recvonly", "sendonly")]
+)
+async def test_a_call_on_hold_is_answered_so_and_goes_on_afterwards(  # V12
+    direction: str, answer: str
+) -> None:
+    async with desk() as (trunk, _, _, _):
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        assert f"a={answer}" in (await call.invite_again(2, direction=direction)).body.decode()
+        known = len(call.packets)
+        await asyncio.sleep(0.1)
+        assert (len(call.packets) == known) == (direction != "recvonly")
+        assert "a=sendrecv" in (await call.invite_again(3)).body.decode()
+        await eventually(lambda: len(call.packets) > known + 3)
+        await call.hang_up()
+
+
+async def test_audio_that_moves_to_what_is_not_spoken_stays_where_it_is() -> None:  # V12
+    async with desk() as (trunk, phone, _, _):
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        assert (await call.invite_again(2, payload_types=(18,))).status == 488
+        assert phone.live_calls == 1
+        assert (await call.invite_again(3)).status == 200
+        await call.hang_up()
+
+
 def test_a_law_and_mu_law_stand_for_each_other() -> None:  # V13
     """Each has silence, full scale and all levels but the finest of the other."""
     assert (MU_LAW_OF_A[0xD5], A_LAW_OF_MU[0xFF]) == (0xFE, 0xD5)
@@ -159,6 +209,72 @@ async def test_an_agent_that_is_away_is_said_to_be() -> None:  # V12
         assert (await trunk.call("desk")).statuses == [100, 480]
 
 
+async def test_a_key_in_an_info_that_comes_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:  # V12
+    keys = list[str]()
+    monkeypatch.setattr(agent_stream_module.AgentStream, "pressed", lambda _, key: keys.append(key))
+    async with desk() as (trunk, _, _, _):
+        call = await trunk.call("desk")
+        for number in (10, 10, 11, 10):
+            trunk.send(call.address, "INFO", call.target, call, number=number, body=b"Signal=5\r\n")
+        await eventually(lambda: trunk.done.get(call.call_id, []).count("INFO") == 4)
+        await call.hang_up()
+    assert keys == ["5", "5"]
+
+
+async def test_a_refusal_comes_again_until_it_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:  # V12
+    monkeypatch.setattr(invites_module, "AGAIN_S", 0.01)
+    async with desk() as (trunk, phone, _, _):
+        call = await trunk.call("desk", payload_types=(18,), ack=False)
+        await eventually(lambda: call.statuses == [100, 488, 488, 488])
+        trunk.send(call.address, "ACK", call.target, call, number=1)
+        await eventually(lambda: phone.live_calls == 0)
+
+
+async def test_what_comes_again_after_a_call_is_answered_as_before() -> None:  # V12
+    async with desk() as (trunk, phone, _, business):
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        await call.hang_up()
+        await eventually(lambda: phone.live_calls == 0)
+        await call.hang_up()
+        await eventually(lambda: trunk.done[call.call_id] == ["BYE", "BYE"])
+        trunk.send(call.address, "INVITE", call.target, call, number=1)
+        await eventually(lambda: call.statuses == [100, 200, 200])
+        assert (phone.live_calls, business.count("/start")) == (0, 1)
+        assert (await trunk.call("desk", call_id=call.call_id, number=100)).statuses == [100, 200]
+        await trunk.calls[call.call_id].hang_up()
+
+
+async def test_a_call_that_is_cancelled_while_its_agent_hangs_ends_at_once() -> None:  # V12
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    agent = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async with (
+        agent,
+        FakeTrunk({"desk": "secret"}) as trunk,
+        bridged(trunk, agent.sockets[0].getsockname()[1]) as phone,
+    ):
+        await eventually(lambda: phone.is_registered)
+        ringing = asyncio.create_task(trunk.call("desk"))
+        await eventually(lambda: any(call.statuses for call in trunk.calls.values()))
+        [call] = trunk.calls.values()
+        trunk.send(call.address, "CANCEL", call.target, call, number=1)
+        assert (await ringing).statuses == [100, 487]
+
+
+async def test_an_unexpected_failure_is_logged_and_answered(monkeypatch: pytest.MonkeyPatch) -> None:  # V12
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(dialog_module, "RtpStream", broken)
+    with capture_logs() as logged:
+        async with desk() as (trunk, _, _, _):
+            assert (await trunk.call("desk")).statuses == [100, 500]
+    assert any(entry["event"] == "bug" for entry in logged)
+
+
 async def test_a_wrong_password_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:  # V13
     monkeypatch.setattr(phone_module, "RETRY_S", 0.05)
     with capture_logs() as logged:
@@ -168,6 +284,20 @@ async def test_a_wrong_password_is_told_and_tried_again(monkeypatch: pytest.Monk
     told = [entry for entry in logged if entry["event"] == "sip_not_registered"]
     assert "status 401" in told[0]["reason"]
     assert "wr0ng" not in repr(logged)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"shortest_s": 600},
+        {"challenges": ('Digest realm="here", nonce="x", algorithm=SHA-512-256', "Basic realm=here")},
+    ],
+    ids=["longer", "challenges"],
+)
+async def test_what_a_server_wants_of_a_registration_is_given(server: dict[str, Any]) -> None:  # V13
+    async with FakeTrunk({"desk": "secret"}, **server) as trunk, bridged(trunk, 9) as phone:
+        await eventually(lambda: phone.is_registered)
+    assert (trunk.refused, trunk.registered) == (0, {})
 
 
 async def test_a_bridge_that_ends_takes_its_calls_and_its_registration_with_it() -> None:  # V13
@@ -183,4 +313,29 @@ async def test_a_bridge_that_ends_takes_its_calls_and_its_registration_with_it()
             await eventually(lambda: played_ms(call) != [])
         assert call.is_over
         assert trunk.registered == {}
+        await eventually(lambda: business.count("/end") == 1)
+
+
+async def test_a_bridge_that_is_told_to_stop_takes_no_call_and_ends_after_those_it_has() -> None:  # V12, V13
+    async with desk() as (trunk, phone, _, _):
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        address = trunk.registered["desk"]
+        phone.stop()
+        await eventually(lambda: trunk.registered == {})
+        trunk.registered["desk"] = address  # a server that has not heard of it
+        assert (await trunk.call("desk")).statuses == [480]
+        await call.say("two pizzas", 300)
+        await eventually(lambda: played_ms(call) == [300, 300])
+        assert (call.is_over, phone.live_calls) == (False, 1)
+        await call.hang_up()
+
+
+async def test_a_bridge_that_is_told_to_stop_again_ends_its_calls_at_once() -> None:  # V12, V13
+    async with desk() as (trunk, phone, _, business):
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        phone.stop()
+        phone.stop()
+        await eventually(lambda: call.is_over)
         await eventually(lambda: business.count("/end") == 1)

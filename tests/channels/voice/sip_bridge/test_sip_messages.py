@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from channels.voice.sip_bridge.descriptions import AudioOffer, read_offer, write_answer
 from channels.voice.sip_bridge.messages import (
-    AudioOffer,
     NotSip,
     credentials,
     read_message,
-    read_offer,
-    write_answer,
     write_message,
     write_response,
 )
+from channels.voice.sip_bridge.registration import granted_s
 
 INVITE = (
     b"INVITE sip:desk@192.0.2.4 SIP/2.0\r\nVia: SIP/2.0/UDP a;branch=1\r\nv: SIP/2.0/UDP b;branch=2\r\n"
@@ -102,6 +101,32 @@ def test_a_challenge_that_cannot_be_answered_is_refused(challenge: str) -> None:
         credentials(challenge, "a", "b", "REGISTER", "sip:c", "d")
 
 
+OWN = "<sip:desk@192.0.2.7:5060>"
+
+
+@pytest.mark.parametrize(
+    ("headers", "granted"),
+    [
+        ([("contact", f"{OWN};expires=60")], 60),
+        ([("contact", "<sip:desk@192.0.2.9>;expires=3000"), ("contact", f"{OWN};q=1;Expires=60")], 60),
+        ([("m", f'"Ada, at home" <sip:desk@192.0.2.9>;expires=3000, {OWN.upper()} ; EXPIRES = 60')], 60),
+        ([("contact", "<sip:desk@192.0.2.7:50601>;expires=3000"), ("contact", f"{OWN};expires=60")], 60),
+        ([("contact", "<sip:desk@10.0.0.7:5060>;expires=60")], 60),
+        ([("contact", "<sip:a@b>;expires=3000, <sip:c@d>;expires=2000"), ("expires", "60")], 60),
+        ([("contact", OWN), ("expires", "60")], 60),
+        ([("contact", OWN)], 300),
+        ([("contact", f"{OWN};expires=" + "9" * 5000)], 300),
+        ([("contact", f"{OWN};expires=7200")], 3600),
+        ([], 300),
+    ],
+)
+def test_a_registration_holds_as_long_as_the_server_says_of_this_phone(
+    headers: list[tuple[str, str]], granted: float
+) -> None:  # V13
+    reply = read_message(write_message("SIP/2.0 200 OK", headers))
+    assert granted_s(reply, OWN) == granted
+
+
 SDP = "v=0\r\nc=IN IP4 192.0.2.1\r\nm=audio {port} RTP/AVP {types}\r\na=rtpmap:96 telephone-event/8000\r\n"
 
 
@@ -114,6 +139,17 @@ SDP = "v=0\r\nc=IN IP4 192.0.2.1\r\nm=audio {port} RTP/AVP {types}\r\na=rtpmap:9
         (SDP.format(port=4000, types="18 111"), None),
         (SDP.format(port=0, types="0"), None),
         (SDP.format(port=99999, types="0"), None),
+        (SDP.format(port=4000, types="0 " + "9" * 5000), AudioOffer("192.0.2.1", 4000, 0, 96)),
+        (SDP.format(port="9" * 5000, types="0"), None),
+        (
+            SDP.format(port=4000, types="0").replace(":96", ":" + "9" * 5000),
+            AudioOffer("192.0.2.1", 4000, 0, None),
+        ),
+        (SDP.format(port=4000, types="0").replace("AVP", "SAVP"), None),
+        (SDP.format(port=4000, types="0").replace("IP4", "IP6"), None),
+        (SDP.format(port=4000, types="0").replace("192.0.2.1", "host.example"), None),
+        (SDP.format(port=4000, types="0") + "c=IN IP6 ::1\r\n", None),
+        (SDP.format(port=4000, types="0") + "m=\r\n", None),
         ("m=video 4000 RTP/AVP 0", None),
         ("m=audio 4000 RTP/AVP 0", None),
         ("", None),
@@ -131,6 +167,18 @@ def test_of_an_offer_the_first_format_counts_that_this_side_speaks(
 def test_the_answer_takes_what_was_offered(offer: AudioOffer) -> None:  # V13
     answer = read_offer(write_answer(offer, "192.0.2.7", 5000))
     assert answer == AudioOffer("192.0.2.7", 5000, offer.payload_type, offer.events_type)
+
+
+def test_other_media_than_the_audio_are_refused_where_they_stand() -> None:  # V13
+    body = (
+        "c=IN IP4 192.0.2.1\r\nm=audio 6 RTP/SAVP 0\r\nm=audio 4000 RTP/AVP 8\r\nm=video 9 RTP/AVP 31 34\r\n"
+    )
+    offer = read_offer(body.encode())
+    assert offer is not None
+    media = [
+        line for line in write_answer(offer, "192.0.2.7", 5000).decode().split("\r\n") if line[:2] == "m="
+    ]
+    assert media == ["m=audio 0 RTP/SAVP 0", "m=audio 5000 RTP/AVP 8", "m=video 0 RTP/AVP 31 34"]
 
 
 def test_a_message_is_read_as_it_was_written() -> None:  # V13

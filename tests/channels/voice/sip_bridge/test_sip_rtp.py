@@ -1,0 +1,123 @@
+"""What is heard of a line's packets of RTP, and what it is told (V12)."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from channels.voice.sip_bridge import rtp
+from channels.voice.sip_bridge.descriptions import AudioOffer
+from channels.voice.sip_bridge.rtp import RtpStream
+
+pytestmark = pytest.mark.anyio
+
+COMFORT_NOISE = 13
+LINE = ("127.0.0.1", 4000)
+AUDIO = bytes(range(160))
+
+
+class Line:
+    """A stream, and what was heard of it."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+        self.keys: list[str] = []
+        self.lost = asyncio.Event()
+        self.stream = RtpStream(
+            AudioOffer(*LINE, 0, 101),
+            heard=self.heard.append,
+            pressed=self.keys.append,
+            reached=lambda _: None,
+            lost=self.lost.set,
+        )
+
+    def packet(
+        self, number: int, payload: bytes = AUDIO, *, source: int = 7, first: int = 0x80, kind: int = 0
+    ) -> None:
+        head = struct.pack(">BBHII", first, kind, number & 0xFFFF, 0, source)
+        self.stream.datagram_received(head + payload, LINE)
+
+
+def test_packets_that_overtake_each_other_are_left_out() -> None:  # V12
+    line = Line()
+    for number in (65_534, 65_535, 1, 0, 1, 2):
+        line.packet(number, bytes((number & 0xFF,)))
+    assert line.heard == [b"\xfe", b"\xff", b"\x01", b"\x02"]
+
+
+def test_another_source_is_heard_from_its_first_packet_on() -> None:  # V12
+    line = Line()
+    line.packet(30_000, b"a")
+    line.packet(5, b"b", source=8)
+    line.packet(6, b"c", source=8)
+    assert line.heard == [b"a", b"b", b"c"]
+
+
+def test_a_source_that_counts_anew_is_heard() -> None:  # V12
+    line = Line()
+    line.packet(30_000, b"a")
+    line.packet(5, b"b")
+    line.packet(6, b"c")
+    assert line.heard == [b"a", b"b", b"c"]
+
+
+def test_only_the_audio_of_a_packet_is_heard() -> None:  # V12
+    line = Line()
+    extension = b"\xbe\xde\x00\x01\x10\x55\x00\x00"
+    line.packet(1, extension + AUDIO, first=0x90)
+    line.packet(2, AUDIO + b"\x00\x00\x03", first=0xA0)
+    line.packet(3, b"\x00" * 8 + extension + AUDIO + b"\x01", first=0xB2)
+    assert line.heard == [AUDIO] * 3
+    line.packet(4, b"\xbe\xde\xff\xff" + AUDIO, first=0x90)
+    line.packet(5, AUDIO + b"\xff", first=0xA0)
+    line.packet(6, b"\xbe", first=0x90)
+    assert line.heard == [AUDIO] * 3
+
+
+@asynccontextmanager
+async def speaking(line: Line, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[None]:
+    """As fast as it goes: no clock is waited for."""
+    monkeypatch.setattr(rtp, "PACKET_S", 0.0)
+    task = asyncio.create_task(line.stream.speak())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def ticks(line: Line, count: int) -> None:
+    """Wait until that many frames of silence more were heard."""
+    until = len(line.heard) + count
+    while len(line.heard) < until:
+        await asyncio.sleep(0)
+
+
+async def test_a_line_that_suppresses_silence_is_heard_as_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # V12
+    line = Line()
+    async with speaking(line, monkeypatch):
+        line.packet(1)
+        for number in range(2, 42):
+            await ticks(line, rtp.LOST_AFTER_TICKS // 20)
+            line.packet(number, b"\x40", kind=COMFORT_NOISE)
+        assert not line.lost.is_set()
+    assert line.heard[0] == AUDIO
+    assert set(line.heard[1:]) == {rtp.SILENCE}
+
+
+async def test_a_line_without_any_packet_is_lost_unless_it_is_on_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # V12
+    line = Line()
+    line.stream.redirect(AudioOffer(*LINE, 0, 101, "inactive"))
+    async with speaking(line, monkeypatch):
+        await ticks(line, 2 * rtp.LOST_AFTER_TICKS)
+        assert not line.lost.is_set()
+        line.stream.redirect(AudioOffer(*LINE, 0, 101))
+        await line.lost.wait()
