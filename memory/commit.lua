@@ -375,7 +375,10 @@ if #forked > 0 then
   tools, at = list_at(forked, at)
   previous = list_at(forked, at)
 end
-if reset then
+if begins then  -- somebody may have deleted the snapshot alone: a journal that goes on elsewhere takes no entry 1
+  redis.call('DEL', key.tenant, key.mined, key.tools, key.previous, key.utterances, key.messages, key.journal,
+    key.segments)
+elseif reset then
   redis.call('DEL', key.tenant, key.mined, key.tools, key.previous, key.utterances)
   if not known.messages then  -- known by their ids alone
     redis.call('DEL', key.messages)

@@ -149,9 +149,11 @@ class RedisMemory:
         )
 
     async def ready(self) -> None:
-        """Raises RetryLater when Redis does not answer, or a write would be refused or lost."""
+        """Raises RetryLater when Redis does not answer, or a write would be refused or lost, or too few
+        replicas confirm one."""
         await check_readiness(self.driver, self.durability)
         await self.driver.set(READY_KEY, b"", lifetime_s=READY_KEY_LIFETIME_S)
+        await self.driver.confirm(READY_KEY)
 
     async def check_safety(self, durability: Durability) -> None:
         """Raises CallTheOperator `redis_unsafe`, RetryLater."""

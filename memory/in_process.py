@@ -21,6 +21,11 @@ class DriverInProcess(RedisPyDriver):
             return ()
 
 
+UNBOUNDED = 2**31
+"""A connection inside the process is a few objects: none has to wait for another, nor to fail."""
+
+
 def embedded(server: FakeServer | None = None) -> RedisMemory:
     """The stores on a Redis of their own, or on `server` to share it between connections."""
-    return RedisMemory.on(DriverInProcess(FakeAsyncRedis(server=server or FakeServer())))
+    client = FakeAsyncRedis(server=server or FakeServer(), max_connections=UNBOUNDED)
+    return RedisMemory.on(DriverInProcess(client))

@@ -20,6 +20,9 @@ from memory.keys import ConversationKeys, index_key
 INDEX_KEPT = 100_000
 """Conversations of a tenant that lists know of; older ones have left the index."""
 
+_READ_AT_ONCE = 100
+"""Each read takes a connection of its own from a pool that has an end."""
+
 _FIELDS = ("head", "origin", "seq", "updatedAt")
 
 
@@ -67,7 +70,10 @@ class RedisConversationList:
             "at_most": at_most,
         }
         listed, ids = await self._driver.run(self._list, {"index": index_key(tenant_id)}, args)
-        part = await asyncio.gather(*(self.one(ConversationRef(tenant_id, id.decode())) for id in ids))
+        part: list[ListedConversation] = []
+        for first in range(0, len(ids), _READ_AT_ONCE):
+            some = (ConversationRef(tenant_id, id.decode()) for id in ids[first : first + _READ_AT_ONCE])
+            part += await asyncio.gather(*map(self.one, some))
         return ListedPart(part, full=listed >= INDEX_KEPT)
 
     async def one(self, conversation: ConversationRef) -> ListedConversation:

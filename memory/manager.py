@@ -164,6 +164,10 @@ class MemoryManager:
     def held(self, conversation: ConversationRef) -> storage.LoadedConversation | None:
         return self._held.get(conversation)
 
+    def may_be_new(self, conversation: ConversationRef) -> bool:
+        # A cluster is told of jobs and of the list's new entry before the commit.
+        return self._driver.single_node and self._held.get(conversation) is None
+
     async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
         single_node = self._driver.single_node
         keys, definition, script_keys = _keys_to_write(conversation, changes.content_hash, single_node)

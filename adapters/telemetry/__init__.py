@@ -88,6 +88,9 @@ class ObservedMemory:
     def held(self, conversation: ConversationRef) -> LoadedConversation | None:
         return self._memory.held(conversation)
 
+    def may_be_new(self, conversation: ConversationRef) -> bool:
+        return self._memory.may_be_new(conversation)
+
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         try:
             return await self._memory.commit(conversation, changes)
@@ -135,6 +138,9 @@ class TracedMemory:
 
     def held(self, conversation: ConversationRef) -> LoadedConversation | None:
         return self._memory.held(conversation)
+
+    def may_be_new(self, conversation: ConversationRef) -> bool:
+        return self._memory.may_be_new(conversation)
 
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         if changes.jobs:

@@ -97,6 +97,9 @@ class ForgetfulMemory:
             return None
         return self._memory.held(conversation)
 
+    def may_be_new(self, conversation: ConversationRef) -> bool:
+        return self._memory.may_be_new(conversation)
+
     async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
         outcome = await self._memory.commit(conversation, changes)
         self._over_at[conversation] = changes.now + timedelta(seconds=changes.lifetime_s)

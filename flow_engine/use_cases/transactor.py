@@ -164,13 +164,19 @@ class Transactor:
         decide: Callable[[storage.LoadedConversation], Awaitable[Transition]],
         *,
         with_turns: bool = False,
+        begins: bool = False,
     ) -> FinalReply:
         """Answer a request. `decide` is asked again on fresh state whenever another writer was faster.
+        `begins`: most of these conversations do not exist yet.
 
         Raises ReloadAndDecide `revision_conflict` after ATTEMPTS, CorrectTheInput `conversation_too_large`.
         The reply's body are bytes of JSON.
         """
-        newer, held = None, None if with_turns else self.memory.held(conversation)
+        newer = held = None
+        if begins and self.memory.may_be_new(conversation):
+            held = storage.LoadedConversation()
+        elif not with_turns:
+            held = self.memory.held(conversation)
         if held is not None:
             outcome = await self._run_on_held(conversation, idempotency, decide, held)
             if isinstance(outcome, FinalReply):
@@ -187,6 +193,7 @@ class Transactor:
             outcome = await self._commit(conversation, idempotency, transition, loaded)
             if isinstance(outcome, FinalReply):
                 return outcome
+            self.observer.count("commits_lost")
             newer = None
         raise await self._conflict(conversation)
 
@@ -226,6 +233,7 @@ class Transactor:
             outcome = await self._commit(conversation, None, decision.transition, loaded)
             if isinstance(outcome, FinalReply):
                 return decision
+            self.observer.count("commits_lost")
         raise await self._conflict(conversation)
 
     async def _commit(
@@ -255,10 +263,10 @@ class Transactor:
                 return self._replayed(idempotency, earlier.reply)
             case storage.DuplicateMessage() if transition.on_seen is not None:
                 return FinalReply(transition.on_seen.status, transition.on_seen.body(loaded.memory_revision))
-            case lost:
-                if not expected_state:
-                    self.observer.count("commits_lost")
-                return lost if isinstance(lost, storage.Conflict) else storage.Conflict()
+            case storage.Conflict() as lost:
+                return lost
+            case _:
+                return storage.Conflict()
 
     async def _conflict(self, conversation: ConversationRef) -> ReloadAndDecide:
         self.observer.count("revision_conflicts")

@@ -540,6 +540,22 @@ class TestExpiry:
             await load(talk)
         assert refused.value.code == "conversation_incomplete"
 
+    async def test_one_starts_whole_over_what_a_deleted_snapshot_has_left(self, talk: Conversation) -> None:
+        await talk.start(turn=turn("m"))  # F15, F16
+        await talk.commit(
+            1, set_tools={"name": written("x")}, previous_contacts=(PreviousContact(T0, "chat", "r"),)
+        )
+        await client_of(talk.store).delete(talk.keys[0])
+        fresh = Conversation.fresh(talk.store)
+        assert isinstance(await talk.start(), Committed)
+        await fresh.start()
+        assert (await load(talk)).stored_bytes == (await load(fresh)).stored_bytes
+        assert (await load(talk)).turns == ()
+        assert isinstance(await talk.commit(1, turn=turn("m")), Committed)
+        expiries = await talk.expiries_ms()
+        assert min(expiries.values()) > 0
+        assert max(expiries.values()) - min(expiries.values()) <= 1_000
+
     @pytest.mark.parametrize("gone", [2, 3])
     async def test_a_hash_of_variables_that_was_deleted_is_noticed(
         self, talk: Conversation, gone: int

@@ -155,6 +155,12 @@ class Counting:
         return answer
 
 
+class Spread(Counting):
+    """A driver whose slots lie on several servers."""
+
+    single_node = False
+
+
 @pytest.mark.anyio
 async def test_what_is_unchanged_is_not_sent_again() -> None:
     memory = embedded()
@@ -184,6 +190,34 @@ async def test_a_write_on_what_is_over_takes_two_trips() -> None:  # F15
         assert len(counting.answers) == 2
         found = (await one.http.get("/v1/memory/conv-1")).json()["vars"]
         assert [each["value"] for each in found if each["name"] == "size"] == ["S"]
+
+
+@pytest.mark.anyio
+async def test_a_contact_of_an_id_that_is_not_held_is_taken_for_a_new_conversation() -> None:  # F15, F28
+    server, flow = FakeServer(), over_many_contacts()
+    async with open_scene(flow, server=server) as one, open_scene(flow, server=server) as other:
+        trips: dict[str, list[int]] = {}
+        for name, scene in (("one", one), ("other", other)):
+            counting: Any = Counting(scene.memory.driver)
+            scene.memory.conversations._driver = counting
+            trips[name] = counting.answers
+        assert (await one.started())["command"] == "/start"
+        assert len(trips["one"]) == 1
+        again = await one.started(contactId="contact-2")  # which is held here
+        assert (again["command"], len(trips["one"])) == ("/resume", 3)
+        elsewhere = await other.started(contactId="contact-3")
+        assert (elsewhere["command"], len(trips["other"])) == ("/resume", 3)
+        assert elsewhere["revision"] == again["revision"] + 1
+        metrics = (await other.http.get("/metrics")).text
+        assert "flow_engine_commits_lost_total 0.0" in metrics  # nobody was faster
+
+
+@pytest.mark.anyio
+async def test_a_cluster_which_is_told_of_a_start_before_it_commits_reads_first() -> None:  # F15
+    memory, ref = embedded(), ConversationRef("tenant", "c")
+    assert MemoryManager(memory.driver).may_be_new(ref)
+    spread: Any = Spread(memory.driver)
+    assert not MemoryManager(spread).may_be_new(ref)
 
 
 @pytest.mark.anyio

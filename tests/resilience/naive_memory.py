@@ -39,6 +39,9 @@ class NaiveMemory:
     def held(self, conversation: ConversationRef) -> LoadedConversation | None:
         return None
 
+    def may_be_new(self, conversation: ConversationRef) -> bool:
+        return False
+
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         keys = ConversationKeys.of(conversation)
         before = await self._reading.load(conversation)
