@@ -38,8 +38,9 @@ class Webhook:
         self._rests_until: datetime | None = None
 
     async def send(self, conversation: dialogue.ConversationRef, event: bytes) -> None:
-        """Returns once the event, a JSON object, was taken: any 2xx within 5 seconds. Raises ReceiverAway
-        with the moment (UTC) until which it rests, or ReceiverRefused for any other status."""
+        """Returns once the event, a JSON object, was taken: any 2xx within 5 seconds, whatever its body.
+        Raises ReceiverAway with the moment (UTC) until which it rests, or ReceiverRefused for any other
+        status."""
         now = self._clock.now()
         if self._rests_until is not None and now < self._rests_until:
             raise delivery.ReceiverAway(self._rests_until)
@@ -58,13 +59,16 @@ class Webhook:
                 },
                 content=event,
             )
+            status = reply.status
         except outbound.OutboundRefused as refused:
             raise delivery.ReceiverRefused(f"the outbound policy forbids it: {refused}") from refused
+        except outbound.UnusableAnswer as unusable:
+            status = unusable.status
         except outbound.OutboundFailed as failed:
             raise self._away(str(failed)) from failed
         self._failures, self._rests_until = 0, None
-        if not 200 <= reply.status < 300:
-            raise delivery.ReceiverRefused(f"the webhook answered with status {reply.status}")
+        if not 200 <= status < 300:
+            raise delivery.ReceiverRefused(f"the webhook answered with status {status}")
 
     def _away(self, reason: str) -> delivery.ReceiverAway:
         now = self._clock.now()

@@ -346,7 +346,9 @@ class CtiIntake:
                     await self._conversations.end_contact(ended, end.contact_id, end.reason)
                 case b"utterance":
                     said = bodies.parse_body(body, _UTTERANCE)
-                    await self._dialogue.utterance(_told_of(job, said), bodies.utterance_of(said))
+                    await self._dialogue.utterance(
+                        _told_of(job, said), bodies.utterance_of(said), takes_command=False
+                    )
                 case other:
                     kind = quoted((other or b"").decode(errors="replace"))
                     raise NeverTryAgain(f"kind {kind} is unknown; accepted are contact_ended and utterance")

@@ -337,7 +337,7 @@ class DesignTools:
             checked = await self._checked(call, flow_id, document, draft=False)
             warnings = findings_reply(checked.warnings)
         except CorrectTheInput as refused:
-            if refused.code != "document_invalid":
+            if refused.code == "json_invalid":
                 raise
             errors = findings_reply(refused.findings)
         lines = [f"error {row['pointer']}: {row['code']} {row['message']}" for row in errors]
@@ -354,17 +354,15 @@ class DesignTools:
         tag: str | None = None,
     ) -> str:
         """The id that it was saved under."""
-        tenant_id = call.principal.tenant_id
-        free = await self._designing.free_id(tenant_id, submission)
-        await self._designing.save(
-            tenant_id,
+        reply = await self._designing.save(
+            call.principal.tenant_id,
             flow_id,
-            free,
-            lambda _: FinalReply(201, b""),
+            submission,
+            lambda version_id: FinalReply(201, version_id.encode()),
             parent_version_id=parent_version_id,
             tag=tag,
         )
-        return free.entry.version_id
+        return reply.body.decode()
 
 
 @cache

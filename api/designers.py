@@ -92,6 +92,8 @@ class VersionSaved(TypedDict):
 
 
 class Verdict(TypedDict):
+    """`errors` are what a save would refuse, `too_large` and `too_deep` among them."""
+
     valid: bool
     errors: Sequence[FindingReply]
     warnings: Sequence[FindingReply]
@@ -192,16 +194,13 @@ class DesignerRoutes:
         return json_response(MergeReply(baseVersionId=base, **found))
 
     async def save_version(self, call: Call) -> Response:
-        checked = await self._designing.check(call.path("flow_id"), call.body, author=call.principal.name)
-        submission = await self._designing.free_id(call.tenant_id, checked)
-        saved = VersionSaved(
-            versionId=submission.entry.version_id, warnings=findings_reply(submission.warnings)
-        )
+        submission = await self._designing.check(call.path("flow_id"), call.body, author=call.principal.name)
+        warnings = findings_reply(submission.warnings)
         reply = await self._designing.save(
             call.tenant_id,
             call.path("flow_id"),
             submission,
-            lambda _: FinalReply(201, orjson.dumps(saved)),
+            lambda id: FinalReply(201, orjson.dumps(VersionSaved(versionId=id, warnings=warnings))),
             parent_version_id=call.query("parentVersionId"),
             tag=call.query("tag"),
             idempotency=call.idempotency,
@@ -213,7 +212,7 @@ class DesignerRoutes:
         try:
             submission = await self._designing.check(flow.flow_id, call.body, author=call.principal.name)
         except CorrectTheInput as refused:
-            if refused.code != "document_invalid":
+            if refused.code == "json_invalid":
                 raise
             return json_response(Verdict(valid=False, errors=findings_reply(refused.findings), warnings=[]))
         return json_response(Verdict(valid=True, errors=[], warnings=findings_reply(submission.warnings)))

@@ -39,7 +39,8 @@ class _Patterns:
             rf"|{begins}{leads}(?:(?P<no>{alternation(tables.no)})|(?P<yes>{alternation(tables.yes)}|{bare}))"
             rf"(?! ?\?| not(?!\w))"
         )
-        self.denial = re.compile(rf" (?:\w+ )?{alternation(vocabulary.turns.denials_behind)}")
+        # "The suite no 12" is a number's.
+        self.denial = re.compile(rf" (?:\w+ )?{alternation(vocabulary.turns.denials_behind)}(?! [0-9])")
 
 
 _patterns = cache(_Patterns)
@@ -49,10 +50,10 @@ def answer(text: str, vocabulary: Vocabulary) -> bool | None:
     """What was answered; None for neither, both or unsure. A correction leaves the last."""
     text = anywhere(vocabulary.answers.neutral).sub(" ", text)
     tables = vocabulary.answers
-    telling = anywhere((*tables.unsure, *tables.firm_yes, *tables.firm_no))  # the longest phrase decides
-    unsure = anywhere(tables.unsure)
-    if any(unsure.fullmatch(found.group()) for found in telling.finditer(text)):
-        return None
+    firm = few(anywhere((*tables.firm_yes, *tables.firm_no)).finditer(text))
+    for unsure in anywhere(tables.unsure).finditer(text):  # "i don't know", unlike "magari sì", is not firm
+        if not any(each.start() <= unsure.start() and unsure.end() <= each.end() for each in firm):
+            return None
     said = [
         (found.start(), found.end(), bool(found["firm_yes"] or found["yes"]))
         for found in few(_patterns(vocabulary).answer.finditer(text))
@@ -281,8 +282,20 @@ def _is_denied(turn: Turn, profile: Profile, mention: Mention, named: Sequence[M
     if _negation_ahead(ahead, turn.tables, corrects=bool(corrects)):
         return True
     others = any(mention.end <= other.start < end for other in named)
-    # In a turn of its own a "non" behind belongs to what follows ("a double, non-smoking").
-    return not others and not turn.is_open and _patterns(turn.tables).denial.match(behind) is not None
+    return not others and _negation_behind(turn, behind, is_question=turn.text[end : end + 1] == "?")
+
+
+def _negation_behind(turn: Turn, behind: str, *, is_question: bool) -> bool:
+    """In a turn of its own, only one that ends what is said: "a double non-smoking" denies what follows, and
+    "cash, no?" asks for a yes."""
+    denial = _patterns(turn.tables).denial.match(behind)
+    if denial is None or not turn.is_open:
+        return denial is not None
+    tables = turn.tables.turns
+    agreed = anywhere((*turn.tables.answers.yes, *tables.conditionals)).fullmatch(denial.group().strip())
+    closing = anywhere((*tables.choosing, *tables.denied_verbs))
+    follows = _WORD.findall(closing.sub(" ", behind[denial.end() :]))
+    return not (is_question or agreed or any(map(is_content, follows)))
 
 
 def _clause_around(turn: Turn, mention: Mention) -> tuple[int, int]:

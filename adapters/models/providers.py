@@ -139,3 +139,16 @@ def endpoint_of(provider: Provider, environ: Mapping[str, str]) -> Endpoint:
     if not key and (source.key_required or to_the_vendor):
         raise ModelFailed("not_configured", f"set {source.key_variable}")
     return Endpoint(url, key or None)
+
+
+def configured_name(provider: str | None, model: str | None, environ: Mapping[str, str]) -> str | None:
+    """`provider:model` where a variable tells how that provider is reached, which a default address of its
+    own does not; else None."""
+    try:
+        name = parse_model_name({"provider": provider, "model": model})
+        endpoint_of(name.provider, environ)
+    except (UnknownModelName, ModelFailed):
+        return None
+    sources = _SOURCES.get(name.provider, ())
+    told = any(environ.get(v) for source in sources for v in (source.url_variable, source.key_variable))
+    return str(name) if told or not sources else None

@@ -17,12 +17,13 @@ hand a TLS connection verified for one name to another name on the same address.
 import asyncio
 import ssl
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import httpcore2
 
 from adapters.outbound.network import GuardedNetwork, Resolver, resolve
 from adapters.outbound.policy import AllowList, Target, parse_target, redirect_target
-from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, UnusableAnswer
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_REDIRECTS = 3
@@ -50,6 +51,11 @@ RESERVED_HEADERS = frozenset(
         "upgrade",
     }
 )
+
+
+class _Redirect(NamedTuple):
+    status: int
+    location: bytes
 
 
 class GuardedClient:
@@ -90,8 +96,8 @@ class GuardedClient:
         """Send one request and read its whole answer within `timeout_s` seconds.
 
         Raises OutboundRefused for an address, method or header that the policy forbids, and
-        OutboundFailed when there is no usable answer. Their messages name the host, never the path,
-        query, headers or bodies.
+        OutboundFailed when there is no usable answer, UnusableAnswer where one came all the same. Their
+        messages name the host, never the path, query, headers or bodies.
         """
         if method not in METHODS:
             raise OutboundRefused(f"method {method!r}; accepted are {', '.join(sorted(METHODS))}")
@@ -100,6 +106,7 @@ class GuardedClient:
             raise OutboundRefused(f"headers that only the client sets: {', '.join(map(repr, reserved))}")
         target = first = parse_target(url)
         headers = headers or {}
+        status = 0
         try:
             async with asyncio.timeout(timeout_s):
                 for _ in range(1 + MAX_REDIRECTS):
@@ -107,14 +114,17 @@ class GuardedClient:
                     if isinstance(answer, OutboundReply):
                         return answer
                     if method not in _REPEATABLE:
-                        raise OutboundFailed(
-                            f"{target.host!r} redirects a {method}, which is not repeated elsewhere"
+                        raise UnusableAnswer(
+                            f"{target.host!r} redirects a {method}, which is not repeated elsewhere",
+                            answer.status,
                         )
-                    following = redirect_target(target, answer)
+                    following = redirect_target(target, answer.location)
                     if following.origin != target.origin:
                         headers, content = {}, b""
-                    target = following
-                raise OutboundFailed(f"more than {MAX_REDIRECTS} redirects, the last to {target.host!r}")
+                    target, status = following, answer.status
+                raise UnusableAnswer(
+                    f"more than {MAX_REDIRECTS} redirects, the last to {target.host!r}", status
+                )
         except TimeoutError as error:
             raise OutboundFailed(f"{first.host!r} did not answer within {timeout_s:g} s") from error
         except _BROKEN_OFF as error:
@@ -126,9 +136,9 @@ class GuardedClient:
 
     async def _exchange(
         self, method: str, target: Target, headers: Mapping[str, str], content: bytes, timeout_s: float
-    ) -> OutboundReply | bytes:
-        """One request on the wire, the caller's headers over the client's: the reply, or the `Location` of a
-        redirect. Raises OutboundFailed for text that no header can hold, and for an answer that is no use."""
+    ) -> OutboundReply | _Redirect:
+        """One request on the wire, the caller's headers over the client's: the reply, or a redirect. Raises
+        OutboundFailed for text that no header can hold, UnusableAnswer."""
         merged = {"user-agent": "flow-engine", "accept": "*/*"}
         merged |= {name.lower(): value for name, value in headers.items()}
         merged |= {"host": target.authority, "accept-encoding": "identity"}
@@ -150,14 +160,18 @@ class GuardedClient:
             if response.status in _REDIRECTS:
                 location = _header(response, b"location")
                 if location is not None:
-                    return location
+                    return _Redirect(response.status, location)
             if (_header(response, b"content-encoding") or b"identity").strip().lower() != b"identity":
-                raise OutboundFailed(f"{target.host!r} answers in an encoding that was not accepted")
+                raise UnusableAnswer(
+                    f"{target.host!r} answers in an encoding that was not accepted", response.status
+                )
             body = bytearray()
             async for chunk in response.aiter_stream():
                 body += chunk
                 if len(body) > self._max_bytes:
-                    raise OutboundFailed(f"{target.host!r} answers with more than {self._max_bytes} bytes")
+                    raise UnusableAnswer(
+                        f"{target.host!r} answers with more than {self._max_bytes} bytes", response.status
+                    )
             return OutboundReply(response.status, bytes(body))
 
 

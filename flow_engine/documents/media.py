@@ -117,9 +117,9 @@ def _params_of_provider(
     if not isinstance(value, dict):
         raise wrong_type("an object", value)
     if info.data.get("provider") == "groq":
-        return CourtesyMessageGroqParams.model_validate(value)
+        return CourtesyMessageGroqParams.model_validate(value, context=info.context)
     if info.data.get("provider") == "random":
-        return CourtesyMessageRandomParams.model_validate(value)
+        return CourtesyMessageRandomParams.model_validate(value, context=info.context)
     # The provider is missing or unknown, which is reported there: nothing says what these should be.
     return CourtesyMessageRandomParams()
 

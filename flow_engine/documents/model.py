@@ -113,7 +113,7 @@ class McpToolParametersMap(Document):
     tool_parameters: Items[McpToolParameter] = ()
     when: Maybe[Text] = None
     writes: Texts = ()
-    result_mapping: dict[Text, Text] = Field(default_factory=dict[str, str])
+    result_mapping: Entries[Text] = Field(default_factory=dict[str, str])
 
     @property
     def written(self) -> frozenset[str] | None:
@@ -186,7 +186,9 @@ _MAY_NEED_A_HUMAN = When("type", *reversed(ROUTED_TYPES))
 
 
 def _routing(value: object, info: ValidationInfo) -> object:
-    return RoutingParameters.model_validate(value) if _MAY_NEED_A_HUMAN.holds(info.data) else value
+    if not _MAY_NEED_A_HUMAN.holds(info.data):
+        return value
+    return RoutingParameters.model_validate(value, context=info.context)
 
 
 class Task(Document):

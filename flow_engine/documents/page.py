@@ -28,7 +28,7 @@ _FORMS = {
     "number": "a JSON number of at most 64 bits; a decimal that no float equals is refused",
     "boolean": "`true` or `false`",
     "enum": "the member of `enumValues` that was meant",
-    "date": "`YYYY-MM-DD`, or `YYYY-MM-DDTHH:MM:SSZ` in UTC when a time was given",
+    "date": "`YYYY-MM-DD`, or `YYYY-MM-DDTHH:MM:SS[.ffffff]Z` in UTC when a time was given",
     "phone": '`{"country": "IT", "type": "mobile", "number": "+39…"}`, E.164',
     "email": "`local@domain`, the domain in lower case and ASCII",
     "custom": "any JSON, at most 64 levels deep; written by tools only",

@@ -104,12 +104,12 @@ class Duration:
 
 
 def references_of(raw: object) -> References | None:
-    """None for a draft, or when it cannot be told that the document is none: drafts are not checked. `raw` is
-    decoded JSON, whatever it holds."""
+    """None for a draft: drafts are not checked. What does not tell whether it is one is checked as a version.
+    `raw` is decoded JSON, whatever it holds."""
     if not isinstance(raw, dict):
         return None
     document = cast("JsonObject", raw)
-    if document.get("draft") is not False:
+    if document.get("draft") is True:
         return None
     audio = _object(_object(document.get("mediaConfig")).get("audio"))
     return References(

@@ -188,7 +188,7 @@ megabyte would otherwise take many seconds to be told two million errors."""
 
 
 Entries = dict[pydantic.StrictStr, Annotated[T, pydantic.WrapValidator(_within_budget)]]
-"""An object whose keys are the document's own, with an object for each."""
+"""An object whose keys are the document's own, with an object or a text for each."""
 
 
 def listed_within_budget(accepts: Callable[[object], bool]) -> pydantic.BeforeValidator:

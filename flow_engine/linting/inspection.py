@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 from flow_engine import documents
 from flow_engine.conditions import language, review, syntax
@@ -429,9 +429,18 @@ _Parts: TypeAlias = (
 
 
 def _parts_of(whole: documents.Document) -> list[tuple[str, _Parts]]:
-    """What the document holds right below one of its objects, by property."""
+    """What the document holds right below one of its objects, by property. What the schema leaves unread,
+    such as the `routingParameters` of an AIO task, is none of it."""
     names, held = whole.attributes_with(documents.Document), whole.model_fields_set
-    return [(property_name(name), getattr(whole, name)) for name in names if name in held]
+    parts = ((property_name(name), getattr(whole, name)) for name in names if name in held)
+    return [(name, part) for name, part in parts if _is_read(part)]
+
+
+def _is_read(part: object) -> bool:
+    if isinstance(part, dict):
+        entries = cast("dict[str, object]", part).values()
+        return all(isinstance(entry, documents.Document) for entry in entries)
+    return isinstance(part, tuple | documents.Document)
 
 
 Rule: TypeAlias = Callable[[Inspection], Findings]

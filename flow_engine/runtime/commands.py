@@ -21,7 +21,7 @@ def start_task(task: TaskPlan) -> str:
     command = f"{START_TASK}{task.name} {task.type}"
     for kind, values in task.transfer_tags:
         command += f" {kind}={','.join(values)}"
-    return command
+    return _one_line(command)
 
 
 def error(reason: str) -> str:
@@ -37,9 +37,9 @@ def decided(decision: Decision, reason: str | None) -> str:
     return " ".join([f"/human_task_{decision}", *(reason or "").split()])
 
 
-def _one_line(reason: str) -> str:
-    """A line break in a reason must not look like a second message."""
-    return " ".join(reason.split())
+def _one_line(text: str) -> str:
+    """A line break in a reason or a name must not look like a second message."""
+    return " ".join(text.split())
 
 
 class NewContact(msgspec.Struct, frozen=True):

@@ -132,7 +132,7 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
     )
     by_name = {normalise_name(plan.name): plan.id for plan in plans.values()}
     closures = [version.closure_config, *(task.closure_config for task in version.tasks)]
-    limits = [closure.conversation_time_limit or 0 for closure in closures if closure.multi_contact]
+    limits = [closure.conversation_time_limit or 0 for closure in closures]
     # A day at least, checked when the version is read.
     kept_s = inf if version.retention is None else version.retention.days * DAY_S
     return CompiledFlow(

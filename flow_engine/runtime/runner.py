@@ -317,6 +317,7 @@ class ConversationalFlowRunner(HumanPart):
             **remembered,
         )
         self.task = flow.tasks[task_id]
+        self._set_deadline()
         self._note("version_migrated", **{"from": old_version, "to": flow.version_id})
 
     def set_language(self, language: str | None) -> None:
@@ -394,6 +395,10 @@ class ConversationalFlowRunner(HumanPart):
         self.task = task
         if (self.session.pending_command or "").startswith(commands.START_TASK):  # of the task that is left
             self._update(pending_command=None)
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        """By the task; one without a limit leaves the deadline as it is."""
         deadline = self.task_deadline
         if deadline is not None:
             self._update(deadline=deadline)

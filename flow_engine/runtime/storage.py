@@ -351,6 +351,11 @@ class ConversationMemory(Protocol):
         `state` expected."""
         ...
 
+    def may_be_new(self, conversation: ConversationRef) -> bool:
+        """Whether a request that may begin the conversation is best decided as if nothing were stored: it is
+        not held, and a commit that is lost leaves nothing behind."""
+        ...
+
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome: ...
 
     async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:

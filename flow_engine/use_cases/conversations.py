@@ -10,7 +10,7 @@ from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import json_bytes
 from flow_engine.ports.dialogue import ConversationRef, SummaryRequest
-from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, post_json
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, UnusableAnswer, post_json
 from flow_engine.runtime import commands
 from flow_engine.runtime.agent_data import agent_data_of, get_refusal, get_text_refusal
 from flow_engine.runtime.commands import NewContact
@@ -131,7 +131,7 @@ class Conversations:
             )
             return Transition(runner, ReplyTemplate(data), asked, guards_memory=True, mining=mining)
 
-        return await self._transactor.run(conversation, idempotency, decide, with_turns=True)
+        return await self._transactor.run(conversation, idempotency, decide, with_turns=True, begins=True)
 
     async def _goes_on(
         self, runner: ConversationalFlowRunner, contact: NewContact, heard: dict[str, object]
@@ -238,7 +238,8 @@ class Conversations:
             contact = runner.require_contact(contact_id)
             summary = runner.remembered(contact)
             error, closes, handler = None, False, None
-            if contact_id == runner.session.active_contact_id:
+            active = contact_id == runner.session.active_contact_id
+            if active:
                 if not (with_turns or runner.closes_with_contact):
                     raise _TurnsNeeded
                 task_id = runner.task.id
@@ -251,7 +252,7 @@ class Conversations:
                     summary = await self._summary(runner, contact_id, contact, reason)
                 runner.end_contact(reason, closes=closes, summary=summary)
                 if error is not None:
-                    runner.note_handler_failure(contact_id, verdicts[task_id].reason)
+                    runner.note_handler_failure(contact_id, verdict.reason)
             reply = ContactEndReply(
                 conversationId=conversation.conversation_id,
                 contactId=contact_id,
@@ -259,12 +260,11 @@ class Conversations:
                 revision=runner.session.revision,
                 summary=summary,
                 handlerError=error,
-                command=runner.take_command(),
+                command=runner.take_command() if active else None,
             )
             heard = {"summary": summary, "closes": closes, "handlerError": error, "handler": handler}
-            asked = JournalInput(
-                "handle-end-contact", {"contactId": contact_id, "reason": reason}, heard=heard
-            )
+            fields = {"contactId": contact_id, "reason": reason}
+            asked = JournalInput("handle-end-contact", fields, heard=heard)
             return Transition(runner, ReplyTemplate(orjson.dumps(reply)), asked)
 
         run = self._transactor.run
@@ -299,12 +299,15 @@ class Conversations:
         except OutboundRefused:
             return self._failed("refused", "the outbound policy of this service forbids its address")
         except OutboundFailed as trouble:
+            if isinstance(trouble, UnusableAnswer) and not 200 <= trouble.status < 300:
+                return self._no_success(trouble.status)
             return self._failed("unreachable", f"{NO_ANSWER}{trouble}")
         if not 200 <= answer.status < 300:
-            return replace(
-                self._failed("status", f"it answered with status {answer.status}"), status=answer.status
-            )
+            return self._no_success(answer.status)
         return ClosureVerdict(answer.body.strip() == b"true")
+
+    def _no_success(self, status: int) -> ClosureVerdict:
+        return replace(self._failed("status", f"it answered with status {status}"), status=status)
 
     def _failed(self, reason: str, message: str) -> ClosureVerdict:
         observer = self._transactor.observer

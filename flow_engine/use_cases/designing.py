@@ -1,18 +1,18 @@
 """A designer's document from its check to its place among a flow's versions (F2, F9, F27)."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import orjson
 
-from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import as_object
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases import publishing
-from flow_engine.use_cases.flow_service import FlowService, Respond
+from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submission, Submissions
 
 
@@ -78,27 +78,32 @@ class Designing:
         tenant_id: str,
         flow_id: str,
         submission: Submission,
-        respond: Respond,
+        respond: Callable[[str], FinalReply],
         *,
         parent_version_id: str | None = None,
         tag: str | None = None,
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
-        """Save what was checked. Raises what `FlowService.save_version` raises."""
-        return await self.flows.save_version(
-            tenant_id,
-            flow_id,
-            document=submission.document,
-            entry=submission.entry,
-            parent_version_id=parent_version_id,
-            tag=tag,
-            respond=respond,
-            idempotency=idempotency,
-        )
+        """Save what was checked, under a new id where the one that it came with is taken: it was read from a
+        saved version and edited. `respond` makes the reply of the version's id. Raises what
+        `FlowService.save_version` raises, without `version_exists`."""
 
-    async def free_id(self, tenant_id: str, submission: Submission) -> Submission:
-        """The submission, under a new id where a version of the tenant has the one that it came with: it was
-        read from a saved version and edited."""
-        if await self.flows.has_version(tenant_id, submission.entry.version_id):
-            return self.submissions.renewed(submission)
-        return submission
+        async def saved(under: Submission) -> FinalReply:
+            return await self.flows.save_version(
+                tenant_id,
+                flow_id,
+                document=under.document,
+                entry=under.entry,
+                parent_version_id=parent_version_id,
+                tag=tag,
+                respond=lambda _: respond(under.entry.version_id),
+                idempotency=idempotency,
+            )
+
+        try:
+            return await saved(submission)
+        except ReloadAndDecide as refused:
+            # Told by the write: of several saves that bring the same id, each could see it free before.
+            if refused.code != "version_exists":
+                raise
+        return await saved(self.submissions.renewed(submission))

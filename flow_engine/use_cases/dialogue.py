@@ -101,36 +101,28 @@ class DialogueService:
         self._quiet = QuietReplies(dependencies.quiet_bytes)
 
     async def utterance(
-        self, conversation: ConversationRef, message: Utterance, idempotency: IdempotencyKey | None = None
+        self,
+        conversation: ConversationRef,
+        message: Utterance,
+        idempotency: IdempotencyKey | None = None,
+        *,
+        takes_command: bool = True,
     ) -> FinalReply:
-        """Remember a message once, however often its sender repeats it.
+        """Remember a message once, however often its sender repeats it. `takes_command`: the contact's agent
+        reads the reply; the command waits on where it does not, or where the contact is not the active one.
 
         Raises CorrectTheInput `utterance_too_long`. At most 32 KiB of UTF-8.
         """
-
         check_utterance(message)
 
         async def decide(loaded: LoadedConversation) -> Transition:
             runner = await self._transactor.resume(conversation, loaded)
             runner.require_listening(message.contact_id)
-            said = message
-            if runner.flow.masks_cards:  # before anything is kept of what was said
-                masked = cast("str | Mapping[str, object]", cards_masked(message.body))
-                said = message if masked == message.body else msgspec.structs.replace(message, body=masked)
+            said = _masked(message) if runner.flow.masks_cards else message
             former = message.contact_id not in runner.session.own_contacts
             if message.src == "user" and not former:
                 runner.set_language(message.language)
-            task_id, task_name = runner.task.id, runner.task.name
-            turn = DialogueTurn(
-                message_id=message.message_id,
-                ts=message.ts,
-                type=message.type,
-                src=message.src,
-                body=said.body if isinstance(said.body, str) else orjson.dumps(said.body).decode(),
-                contact_id=message.contact_id,
-                task_name=task_name,
-                language=runner.session.language,
-            )
+            task_id, turn = runner.task.id, _turn(said, runner)
             mined = is_user_turn(turn) and tuning_of(runner).enabled and not former
             sender = Sender(message.src, message.src_id, message.src_name)
             details = None if isinstance(said.body, str) else said.body
@@ -139,10 +131,11 @@ class DialogueService:
             if event is not None:
                 runner.outbox.append(marked_unread(event, turn.name, runner.now) if reads else event)
             runner.advance()
+            reads_on = takes_command and message.contact_id == runner.session.active_contact_id
             return Transition(
                 runner,
-                _utterance_reply(runner, message, runner.take_command()),
-                JournalInput("handle-utterance", {**_told(said), "mined": True} if reads else _told(said)),
+                _utterance_reply(runner, message, runner.take_command() if reads_on else None),
+                _asked(said, mined=reads, takes_command=takes_command),
                 turn=None if former else turn,  # what was said before is no part of what was started anew
                 late=turn if former else None,  # but that it was said
                 jobs=(runner.due("mine", after_s=self._debounce_s),) if mined else (),
@@ -179,7 +172,9 @@ class DialogueService:
         inputs = prompt_input(runner, memory_format)
         prompt = runner.platform.composer.compose(inputs)
         revisions = runner.session.revision, loaded.memory_revision
-        known = f"{loaded.mining_revision}-{prompt.stable.hash}-{fresh:d}-{memory_format}"
+        # One before it, under the same id, counted alike. The text of a float takes four times as long.
+        begun = int(runner.session.started_at.timestamp() * 1_000_000)
+        known = f"{begun}-{loaded.mining_revision}-{prompt.stable.hash}-{fresh:d}-{memory_format}"
         if prompt.conditions is not None or prompt.stale:
             told = repr((prompt.conditions, prompt.suggested, prompt.stale))
             known = f"{known}-{sha256(told.encode()).hexdigest()[:16]}"
@@ -319,8 +314,27 @@ def check_utterance(message: Utterance) -> None:
         raise _refused("utterance_too_long", f"accepted are at most {MAX_UTTERANCE_BYTES} bytes of UTF-8")
 
 
-def _told(message: Utterance) -> Mapping[str, object]:
-    return {
+def _masked(message: Utterance) -> Utterance:
+    """Before anything is kept of what was said."""
+    masked = cast("str | Mapping[str, object]", cards_masked(message.body))
+    return message if masked == message.body else msgspec.structs.replace(message, body=masked)
+
+
+def _turn(said: Utterance, runner: ConversationalFlowRunner) -> DialogueTurn:
+    return DialogueTurn(
+        message_id=said.message_id,
+        ts=said.ts,
+        type=said.type,
+        src=said.src,
+        body=said.body if isinstance(said.body, str) else orjson.dumps(said.body).decode(),
+        contact_id=said.contact_id,
+        task_name=runner.task.name,
+        language=runner.session.language,
+    )
+
+
+def _asked(message: Utterance, *, mined: bool, takes_command: bool) -> JournalInput:
+    asked: dict[str, object] = {
         "contactId": message.contact_id,
         "messageId": message.message_id,
         "ts": message.ts,
@@ -331,6 +345,9 @@ def _told(message: Utterance) -> Mapping[str, object]:
         "body": message.body,
         "language": message.language,
     }
+    asked |= {"mined": True} if mined else {}
+    asked |= {} if takes_command else {"takesCommand": False}
+    return JournalInput("handle-utterance", asked)
 
 
 def _written(write: MemoryWrite) -> Mapping[str, object]:

@@ -102,13 +102,6 @@ class FlowService:
             raise LookElsewhere("version_unknown", f"there is no version {version_id!r}")
         return version, flow
 
-    async def has_version(self, tenant_id: str, version_id: str) -> bool:
-        """Whether a flow of the tenant lists a version of that id. False for one that only lies beside,
-        unlisted."""
-        version = await self._versions.get(tenant_id, version_id)
-        flow = None if version is None else await self._flows.get(tenant_id, version.flow_id)
-        return flow is not None and publishing.lists_version(flow, version_id)
-
     async def find_by_tag(self, tenant_id: str, flow_id: str, tag: str) -> flow_store.StoredVersion:
         """The version that `tag` points to now. Raises LookElsewhere (`tag_unknown`)."""
         flow = await self.get_flow(tenant_id, flow_id)
@@ -261,10 +254,10 @@ class FlowService:
             try:
                 changed = flow if earlier is not None else change(flow, now)
             except FlowEngineError:
-                await self._take_back(tenant_id, left_behind)
+                await self._take_back(tenant_id, flow, left_behind)
                 raise
             if earlier is not None:
-                await self._take_back(tenant_id, left_behind)
+                await self._take_back(tenant_id, flow, left_behind)
                 return earlier
             if document is not None:
                 # The very same one is there where an earlier attempt has left it.
@@ -281,12 +274,15 @@ class FlowService:
             changed = keep_reply(changed, idempotency, reply, now)
             if await self._flows.replace(tenant_id, changed, flow.revision):
                 return reply
-        await self._take_back(tenant_id, left_behind)
+        await self._take_back(tenant_id, await self.get_flow(tenant_id, flow_id), left_behind)
         raise _changed_meanwhile(flow_id)
 
-    async def _take_back(self, tenant_id: str, version: flow_store.StoredVersion | None) -> None:
-        """Free the id of a save that was refused after its document had been stored."""
-        if version is not None:
+    async def _take_back(
+        self, tenant_id: str, flow: flow_store.FlowRecord, version: flow_store.StoredVersion | None
+    ) -> None:
+        """Free the id of a save that was refused after its document had been stored; not where another save
+        of the very same document has listed it meanwhile."""
+        if version is not None and not publishing.lists_version(flow, version.version_id):
             await self._versions.remove(tenant_id, version)
 
     async def _listed_document(self, tenant_id: str, version_id: str) -> flow_store.StoredVersion:

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 from typing_extensions import TypedDict
 
+from flow_engine.documents import normalise_name
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, unknown_conversation
 from flow_engine.ports.dialogue import (
     ConversationHead,
@@ -139,8 +140,8 @@ class MomentReply(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ConversationFilter:
-    """None: any. `task` is a name or an id, `q` how the id of the conversation or of a contact begins. The
-    start lies between `since` and `until`, in UTC."""
+    """None: any. `task` is an id or a name, however that is spelt (F4), `q` how the id of the conversation or
+    of a contact begins. The start lies between `since` and `until`, in UTC."""
 
     flow_id: str | None = None
     version_id: str | None = None
@@ -157,15 +158,19 @@ class ConversationFilter:
             (self.flow_id, (head.flow_id,)),
             (self.version_id, (head.version_id,)),
             (self.tag, (head.tag,)),
-            (self.task, (head.task, head.task_id)),
             (self.status, (head.status,)),
             (self.channel, (head.channel,)),
         )
         return (  # lists are by the start, so that nothing after the first before `since` is looked at
             all(value is None or value in accepted for value, accepted in wanted)
+            and (self.task is None or self.task == head.task_id or _is_called(head.task, self.task))
             and (self.until is None or head.started_at <= self.until)
             and (self.q is None or any(id.startswith(self.q) for id in (conversation_id, *head.contacts)))
         )
+
+
+def _is_called(name: str, wanted: str) -> bool:
+    return name == wanted or normalise_name(name) == normalise_name(wanted)
 
 
 class History:

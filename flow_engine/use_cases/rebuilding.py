@@ -48,6 +48,9 @@ class MemoryInHand:
     def held(self, conversation: ConversationRef) -> storage.LoadedConversation | None:
         return None
 
+    def may_be_new(self, conversation: ConversationRef) -> bool:
+        return False
+
     async def erase(self, conversation: ConversationRef, erasure: storage.Erasure) -> bool:
         return False
 
@@ -155,7 +158,8 @@ class Rerun:
             case "memory":
                 reply = await dialogue.put_memory(conversation, [_write(each) for each in request["writes"]])
             case "handle-utterance":
-                reply = await dialogue.utterance(conversation, _utterance(request))
+                takes = request.get("takesCommand", True)
+                reply = await dialogue.utterance(conversation, _utterance(request), takes_command=takes)
             case "handle-end-contact":
                 reply = await conversations.end_contact(conversation, request["contactId"], request["reason"])
             case "handle-human-task":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import hmac
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from adapters.outbound.policy import AllowList
 from adapters.webhook import ANSWER_WITHIN_S, Webhook
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job, TryJobAgain
-from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, UnusableAnswer
 from flow_engine.use_cases import delivery as delivery_module
 from flow_engine.use_cases.delivery import Delivery, Relay
 from tests.adapters.outbound.local_server import ok, serving
@@ -204,6 +205,13 @@ class TestFailing:
         assert scene.sent == ["e0", "e1", "e1"]
         assert (await scene.waiting(), scene.scheduled) == (2, [])
 
+    async def test_a_redirect_refuses_its_own_event_only(self) -> None:  # A8
+        scene = Scene(UnusableAnswer("redirects a POST", 302))
+        await scene.happened(some_events(1))
+        with pytest.raises(TryJobAgain, match="status 302"):
+            await scene.deliver()
+        assert (scene.scheduled, scene.counted.outcomes) == ([], ["refused"])
+
     async def test_a_dead_webhook_does_not_hold_up_the_stream(self) -> None:  # F40
         scene = Scene(AWAY)
         await scene.happened(some_events(2))
@@ -245,6 +253,21 @@ class TestOverTheNetwork:
             assert headers["content-type"] == "application/json"
             bodies.append(orjson.loads(body)["eventId"])
         assert bodies == ["e0", "e1"]
+
+    @pytest.mark.parametrize(
+        "answered",
+        [ok(gzip.compress(b"fine"), b"Content-Encoding: gzip"), ok(b"x" * 2_000_000)],
+        ids=["encoded", "large"],
+    )
+    async def test_any_2xx_means_taken_whatever_its_body(self, answered: bytes) -> None:  # F40
+        scene = Scene(TAKEN)
+        await scene.happened(some_events(1))
+        async with serving(answered) as receiver:
+            client = GuardedClient(AllowList.parse(f"127.0.0.1:{receiver.port}"))
+            url = f"http://127.0.0.1:{receiver.port}/hook"
+            await scene.delivering(scene.redis, client, url).deliver(scene.job)
+            await client.aclose()
+        assert (await scene.waiting(), scene.scheduled, scene.counted.outcomes) == (0, [], ["taken"])
 
     async def test_an_address_that_nobody_allowed_is_never_called(self) -> None:  # F45
         scene = Scene(TAKEN)

@@ -254,6 +254,22 @@ async def test_a_command_of_a_task_that_was_left_again_is_never_told() -> None:
         assert (await scene.prompt())["command"] is None
 
 
+async def test_a_command_waits_for_the_agent_of_the_active_contact() -> None:  # F25
+    document = booking({"who": {"count": NAMED}}, closureConfig=multi_contact())
+    for task in document["tasks"]:
+        task["closureConfig"] = multi_contact()
+    async with open_scene(document) as scene:
+        await scene.started()
+        scene.clock.advance(seconds=1)
+        await scene.started(contactId="call-2")  # the first one is over: its agent may not know yet
+        await scene.written(entry("var_string", "Ann", contactId="call-2"))
+        assert (await scene.say("m1", "Hello?")).json()["command"] is None
+        assert (await scene.end()).json()["command"] is None
+        said = (await scene.say("m2", "Good morning", contactId="call-2")).json()
+        assert said["command"] == "/start_task how many AIO"
+        assert (await scene.prompt())["command"] is None
+
+
 async def test_a_closed_or_waiting_conversation_does_not_move() -> None:
     async with open_scene(booking({"who": {"count": NAMED}})) as scene:
         await scene.started()

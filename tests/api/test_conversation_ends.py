@@ -11,7 +11,7 @@ from adapters.outbound.fake import Answer
 from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job
-from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
+from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, UnusableAnswer
 from flow_engine.runtime.storage import FORMER_TURNS_BYTES
 from memory.erasing import Eraser
 from tests.api.harness import (
@@ -174,6 +174,8 @@ class TestAClosureHandler:
             (OutboundRefused("private"), "refused", "the outbound policy of this service forbids"),
             (OutboundFailed("'a.example' does not resolve"), "unreachable", "'a.example' does not resolve"),
             (OutboundReply(500, b"true"), "status", "it answered with status 500"),
+            (UnusableAnswer("redirects a POST", 302), "status", "it answered with status 302"),
+            (UnusableAnswer("too large", 200), "unreachable", "no usable answer: too large"),
         ],
     )
     async def test_its_failure_is_seen(self, answer: Answer, reason: str, why: str) -> None:  # D3, contract 4

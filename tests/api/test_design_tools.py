@@ -408,6 +408,15 @@ async def test_a_version_is_read_by_id_by_tag_or_as_the_newest() -> None:  # F6,
         assert (unknown["status"], unknown["code"]) == (404, "version_unknown")
 
 
+async def test_a_document_that_is_too_large_is_a_verdict_with_that_error() -> None:  # F9 F27
+    async with open_scene() as scene, connected(scene.app) as client:
+        session = Session(client)
+        flow_id = (await session.reply("create_flow", name="Shop", campaignId="c"))["flowId"]
+        large = two_tasks(globalPrompt="a" * 1_000_000)
+        verdict = await session.reply("validate_version", flowId=flow_id, document=large)
+        assert (verdict["ok"], [row["code"] for row in verdict["errors"]]) == (False, ["too_large"])
+
+
 async def test_a_saved_draft_is_linted_as_the_version_that_it_would_become() -> None:  # F9
     lonely = two_tasks()
     lonely["tasks"].append(aio_task("island"))

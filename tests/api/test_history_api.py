@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -183,6 +184,7 @@ class TestLists:
             ("tag=latest", ["new"]),
             ("task=operator", ["new"]),
             ("task=reception", ["old"]),
+            ("task=RECEPTION", ["old"]),  # F4
             ("status=closed", ["old"]),
             ("status=active&channel=chat", ["new"]),
             ("channel=phone", ["old"]),
@@ -217,6 +219,15 @@ class TestLists:
         assert (cut["conversations"], cut["cut"]) == ([], True)
         rest = (await scene.http.get(f"/v1/conversations?q=conv-1&cursor={cut['nextCursor']}")).json()
         assert ([row["conversationId"] for row in rest["conversations"]], rest["cut"]) == (["conv-1"], False)
+
+    async def test_hundreds_are_begun_listed_and_counted_at_once_on_the_embedded_memory(
+        self, scene: Scene
+    ) -> None:  # F42, F44
+        own = [{"conversationId": f"c{number}", "contactId": f"call-{number}"} for number in range(160)]
+        await asyncio.gather(*(scene.started(**each) for each in own))
+        assert sorted(await listed(scene, "?limit=200")) == sorted(each["conversationId"] for each in own)
+        counted = (await scene.http.get("/v1/live-conversations")).json()
+        assert [row["conversations"] for row in counted["versions"]] == [160]
 
     async def test_what_redis_has_forgotten_leaves_it(self, scene: Scene) -> None:
         await scene.started(conversationId="gone", contactId="a")

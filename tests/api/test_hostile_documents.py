@@ -10,6 +10,7 @@ import httpx
 import orjson
 import pytest
 
+from api.gateway import MAX_BODY_BYTES
 from tests.api.harness import Scene, clinic, open_scene
 from tests.flow_engine.documents.samples import JsonObject, aio_task, many_tasks, minimal_version
 
@@ -132,13 +133,34 @@ async def test_validating_one_says_the_same_without_saving(
 ) -> None:
     async with open_scene() as scene:
         flow_id = await flow_of(scene)
-        reply = await scene.http.post(f"/v1/flows/{flow_id}/versions/validate", content=make())
-        if reply.status_code == 200:
-            assert reply.json()["valid"] is False  # F27
-            assert reply.json()["errors"]
+        body = make()
+        reply = await scene.http.post(f"/v1/flows/{flow_id}/versions/validate", content=body)
+        if len(body) > MAX_BODY_BYTES:
+            assert reply.status_code == 413
+        elif "json_invalid" in expected:
+            assert (reply.status_code, reply.json()["code"]) == (400, "json_invalid")
         else:
-            assert 400 <= reply.status_code < 500
+            assert reply.status_code == 200  # F27
+            assert (reply.json()["valid"], reply.json()["warnings"]) == (False, [])
+            assert codes(reply) & expected or expected in (set(), {"document_invalid"})
         await still_serves(scene, flow_id)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({"globalPrompt": "a" * 1_000_000}, "too_large"), ({"uiMetadata": {"x": nested(99)}}, "too_deep")],
+)
+async def test_what_is_too_large_or_too_deep_is_a_verdict_with_that_error(
+    change: JsonObject, code: str
+) -> None:
+    async with open_scene() as scene:
+        path = f"/v1/flows/{await flow_of(scene)}/versions"
+        document = own(minimal_version(**change))
+        verdict = await scene.post(f"{path}/validate", document)
+        refused = await scene.post(path, document)
+        assert refused.json()["code"] == code
+        errors = refused.json()["errors"]
+        assert verdict.json() == {"valid": False, "errors": errors, "warnings": []}  # F27
 
 
 async def test_too_many_tasks_and_every_duplicate_are_named() -> None:

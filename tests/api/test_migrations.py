@@ -126,6 +126,30 @@ async def test_a_conversation_between_contacts_is_taken_up_in_the_mapped_task() 
         assert "|ECG|" in data["prompt"]
 
 
+@pytest.mark.parametrize(
+    ("limit_s", "ends_after_s"), [(4 * 86_400, 4 * 86_400), (3_600, 3_600), (None, 7_200)]
+)
+async def test_the_time_limit_is_that_of_the_new_version_s_task(
+    limit_s: int | None, ends_after_s: int
+) -> None:  # F16, F30
+    answers = {HANDLER: [OutboundReply(200, b"false")]}
+    document = over_contacts(clinic())
+    for task in document["tasks"]:
+        task["closureConfig"] = (
+            {"multiContact": False} if limit_s is None else multi_contact(conversationTimeLimit=limit_s)
+        )
+    async with open_scene(over_contacts(clinic()), answers=answers) as scene:
+        await scene.started()
+        await scene.end()
+        await migrate(scene, await publish_next(scene, document), dry_run=False)
+        lives_s = await scene.memory.driver.client.ttl("{default:conv-1}::snapshot")
+        assert lives_s == pytest.approx(max(86_400, limit_s or 0), abs=5)
+        for passed_s, status in ((ends_after_s - 1, "between_contacts"), (2, "closed")):
+            scene.clock.advance(seconds=passed_s)
+            await scene.work()
+            assert (await scene.http.get("/v1/conversations/conv-1")).json()["status"] == status
+
+
 async def test_what_stands_in_the_way_is_said_and_the_conversation_stays(scene: Scene) -> None:
     document = clinic()
     document["tasks"] = [t for t in document["tasks"] if t["_id"] != "visit"]

@@ -60,6 +60,17 @@ async def test_304_when_nothing_but_the_clock_has_moved() -> None:
         assert (await scene.http.get(PATH, headers={"If-None-Match": '"other"'})).status_code == 200
 
 
+async def test_a_later_conversation_under_the_same_id_has_another_tag() -> None:
+    async with open_scene(clinic()) as scene:
+        await scene.started()
+        tag = (await scene.http.get(PATH)).headers["etag"]
+        assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
+        scene.clock.advance(seconds=1)
+        await scene.started(contact={"callerId": "+390687654321"})
+        reply = await scene.http.get(PATH, headers={"If-None-Match": tag})
+        assert reply.status_code == 200  # F31
+
+
 async def test_the_tag_changes_with_memory_task_contact_and_form() -> None:
     async with open_scene(over_many_contacts()) as scene:
         await scene.started()

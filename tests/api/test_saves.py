@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+
 import orjson
 import pytest
 
-from tests.api.harness import clinic, open_scene
+from tests.api.harness import SettableClock, clinic, open_scene
 from tests.flow_engine.documents.samples import aio_task, minimal_version
 
 pytestmark = pytest.mark.anyio
+
+
+class RunningClock(SettableClock):
+    """No two moments are the same."""
+
+    def now(self) -> datetime:
+        self.advance(milliseconds=1)
+        return super().now()
 
 
 async def test_a_version_that_was_read_can_be_edited_and_saved() -> None:  # D7, contract 8
@@ -30,6 +42,55 @@ async def test_a_new_id_is_kept() -> None:  # D7, contract 8
     async with open_scene(clinic()) as scene:
         flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
         assert await scene.save(flow_id, clinic(_id="mine-2")) == "mine-2"
+
+
+@pytest.mark.parametrize("clock", [SettableClock, RunningClock])
+@pytest.mark.parametrize("prompts", [("One.",) * 4, ("One.", "Two.", "Three.", "Four.")])
+async def test_of_saves_at_once_with_the_same_new_id_all_are_kept(
+    prompts: Sequence[str], clock: type[SettableClock]
+) -> None:  # F2 F27
+    async with open_scene(clinic(), clock=clock()) as scene:
+        flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        documents = [clinic(_id="mine-2", globalPrompt=prompt) for prompt in prompts]
+        ids = await asyncio.gather(*(scene.save(flow_id, document) for document in documents))
+        assert "mine-2" in ids
+        saved = [await scene.http.get(f"/v1/flows/{flow_id}/versions/{each}") for each in ids]
+        assert [reply.json()["_id"] for reply in saved] == ids
+        assert [reply.json()["globalPrompt"] for reply in saved] == list(prompts)
+        assert len(set(ids)) == len(prompts)
+
+
+@pytest.mark.parametrize("clock", [SettableClock, RunningClock])
+async def test_saves_at_once_with_the_same_new_id_under_one_key_are_one(
+    clock: type[SettableClock],
+) -> None:  # F15
+    async with open_scene(clinic(), clock=clock()) as scene:
+        flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        versions = f"/v1/flows/{flow_id}/versions"
+        document = {k: v for k, v in clinic(_id="mine-2").items() if k != "conversationalFlowId"}
+        replies = await asyncio.gather(
+            *(scene.post(versions, document, Idempotency_Key="key-1") for _ in range(4))
+        )
+        assert {reply.status_code for reply in replies} == {201}
+        [body] = {reply.content for reply in replies}
+        assert len((await scene.http.get(versions)).json()) == 2
+        read = await scene.http.get(f"{versions}/{orjson.loads(body)['versionId']}")
+        assert read.status_code == 200
+
+
+async def test_the_routing_of_a_task_without_a_human_is_kept_and_not_read() -> None:  # F2
+    async with open_scene(clinic()) as scene:
+        flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        document = clinic(_id="mine-2")
+        document["tasks"][0]["routingParameters"] = {"timeout": "never", "agentSkills": [{}]}
+        del document["conversationalFlowId"]
+        versions = f"/v1/flows/{flow_id}/versions"
+        assert (await scene.post(f"{versions}/validate", document)).json()["valid"] is True
+        assert (await scene.post(versions, document)).status_code == 201
+        saved = (await scene.http.get(f"{versions}/mine-2")).json()
+        assert saved["tasks"][0]["routingParameters"] == document["tasks"][0]["routingParameters"]
+        tried = await scene.post(f"/v1/flows/{flow_id}/try", {"document": document})
+        assert tried.status_code == 201, tried.text
 
 
 async def test_a_template_without_a_value_makes_the_fallback_active() -> None:  # D9, contract 9

@@ -13,6 +13,7 @@ import pytest
 
 from flow_engine.documents import DocumentLimits
 from flow_engine.documents.json_schema import version_schema
+from flow_engine.errors import CorrectTheInput
 from flow_engine.use_cases.submissions import Submission, Submissions
 from service.scenarios import run_tests
 from system_prompts.loader import load_system_prompts
@@ -36,6 +37,19 @@ def checked(document: Any) -> Submission:
 
 def test_the_flow_of_the_page_is_saved_without_a_warning() -> None:  # console: flow authoring
     assert checked(json.loads(block("json"))).warnings == ()
+
+
+def test_an_unknown_property_is_an_error_in_the_version_and_a_warning_inside_it() -> None:  # F2 F9
+    assert "version\nitself is closed" in PAGE
+    assert "warning `unknown_property`" in PAGE
+    document = json.loads(block("json"))
+    document["tasks"][0]["promt"] = "Say hello."
+    assert [found.code for found in checked(document).warnings] == ["unknown_property"]
+    with pytest.raises(CorrectTheInput) as refusal:
+        checked({**document, "globalPromt": "Be kind."})
+    assert [(found.pointer, found.code) for found in refusal.value.findings] == [
+        ("/globalPromt", "unknown_property")
+    ]
 
 
 def test_the_tests_of_the_page_pass_and_enter_every_task() -> None:

@@ -69,6 +69,18 @@ async def test_each_cause_is_told_and_forgotten(start_redis: StartRedis, options
     await memory.close()
 
 
+async def test_too_few_replicas_that_confirm_a_write_are_told(start_redis: StartRedis) -> None:  # F44
+    primary = start_redis()
+    replica = start_redis((*DURABLE, "--replicaof", "127.0.0.1", str(primary.port)))
+    memory = connect(primary.url, wait_replicas=1, durability="aof")
+    await ready(memory)
+    replica.pause()
+    assert await unready(memory) == "only 0 of 1 replicas have the write"
+    replica.resume()
+    await ready(memory)
+    await memory.close()
+
+
 async def test_a_cluster_without_all_of_its_slots_is_not_ready(start_redis: StartRedis) -> None:  # A17
     half = LAST_SLOT // 2
     one, other = start_redis(CLUSTER, slots=(0, half)), start_redis(CLUSTER, slots=(half + 1, LAST_SLOT))

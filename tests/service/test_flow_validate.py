@@ -90,6 +90,13 @@ def test_what_the_server_sets_may_be_missing(file: Path) -> None:  # F2
     assert validate("--strict", str(file))[0] == 0
 
 
+def test_the_routing_of_a_task_without_a_human_is_not_read(file: Path) -> None:  # F2
+    raw = sound_version()
+    raw["tasks"][BOOKING]["routingParameters"] = {"timeout": "never", "agentSkills": [{}]}
+    file.write_text(json.dumps(raw), "utf-8")
+    assert validate("--strict", str(file))[0] == 0
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_an_integer_that_would_come_back_changed_fails_however_the_version_is_wrapped(
     file: Path, wrapped: bool

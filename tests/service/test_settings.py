@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from channels.chat.settings import ChatSettings
 from flow_engine.documents import DocumentLimits
 from flow_engine.errors import CallTheOperator
 from service.cli import app
@@ -265,6 +266,16 @@ class TestReading:
             read_settings(Settings)
         assert raised.value.code == "settings_invalid"
         assert raised.value.detail == f"{PREFIX}{name.upper()}: {told}"
+
+    @pytest.mark.parametrize("key", ["cl\u00e9", "k-1\nk-2"])
+    def test_a_key_for_the_engine_that_no_header_can_hold_is_wrong(self, environment: Any, key: str) -> None:
+        environment(api_key=key)
+        with pytest.raises(CallTheOperator, match=r"FLOW_ENGINE_API_KEY: .*accepted is a key of one line"):
+            read_settings(ChatSettings)
+        environment(api_key="k-1\n")  # as a file has it
+        read = read_settings(ChatSettings).api_key
+        assert read is not None
+        assert read.get_secret_value() == "k-1"
 
     def test_all_that_are_wrong_are_told_at_once(self, environment: Any) -> None:
         environment(

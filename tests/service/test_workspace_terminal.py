@@ -1,13 +1,17 @@
-"""Ctrl-C in the assistant's terminal, at whatever moment it is pressed (W8)."""
+"""Ctrl-C in the assistant's terminal, at whatever moment it is pressed (W8), and what it shows (W2)."""
 
 import asyncio
+import io
 import os
 import signal
 from collections.abc import Iterator
 
 import pytest
+from rich.console import Console
 
-from service.workspace_terminal import Keys
+from channels.workspace.rules import Rule
+from channels.workspace.toolbox import Question
+from service.workspace_terminal import Keys, Screen
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +84,53 @@ def test_pressed_at_a_question_it_is_raised_there(monkeypatch: pytest.MonkeyPatc
     with Keys() as keys, pytest.raises(KeyboardInterrupt):
         keys.read("allow? ")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+HIDING = "\x1b[2K\x1b[1G\r\x07\x7f\x9b1A\u202e\u200b\U000e0001"
+SHOWN = r"\u001b[2K\u001b[1G\u000d\u0007\u007f\u009b1A\u202e\u200b\ue0001"
+
+
+async def shown_for(question: Question, monkeypatch: pytest.MonkeyPatch) -> str:
+    """All that a question writes, the line that it asks included."""
+    out = io.StringIO()
+
+    def answer(asked: str) -> str:
+        out.write(asked)
+        return "n"
+
+    monkeypatch.setattr("builtins.input", answer)
+    console = Console(file=out, width=300, color_system=None, force_terminal=True)
+    with Keys() as keys:
+        assert await Screen(console, keys).decide(question) == "no"
+    return out.getvalue()
+
+
+@pytest.mark.anyio
+async def test_a_question_holds_no_escape_sequences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # W2
+    command = f"curl x | sh #{HIDING}\tgit status"
+    always = Rule(decision="allow", tool="shell_exec", command=f"x '{HIDING}'")
+    asked = await shown_for(Question("1", "shell_exec", {}, None, command, None, always), monkeypatch)
+    assert f"shell_exec curl x | sh #{SHOWN}" in asked
+    assert f"a always: x '{SHOWN}'" in asked
+    change = f"+bad{HIDING}\n+good\n"
+    written = await shown_for(Question("1", "write_file", {}, f"a{HIDING}", None, change, None), monkeypatch)
+    assert f"write_file a{SHOWN}" in written
+    assert f"+bad{SHOWN}" in written
+    assert not set(HIDING) & set(asked + written) - set("[2K1GA")
+
+
+@pytest.mark.anyio
+async def test_what_is_answered_and_called_holds_no_escape_sequences() -> None:  # W2
+    out = io.StringIO()
+    with Keys() as keys:
+        screen = Screen(Console(file=out, width=300, color_system=None), keys)
+        await screen.show({"content": f"Done{HIDING}"})
+        for status in ("running", "done"):
+            tool = {"name": "shell_exec", "arguments": {"command": f"ls{HIDING}"}, "status": status}
+            await screen.show({"tool": tool})
+        screen.pause()
+    assert f"Done{SHOWN}" in out.getvalue()
+    assert f"shell_exec ls{SHOWN}: done" in out.getvalue()
+    assert "\x1b" not in out.getvalue()

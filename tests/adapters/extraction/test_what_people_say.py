@@ -132,6 +132,55 @@ def test_yes_and_no_have_many_words_and_the_last_one_counts(
 
 
 @pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("en-US", "I do not know"),
+        ("en-US", "we don't know yet"),
+        ("en-US", "I don't really know"),
+        ("en-US", "I don't mind"),
+        ("en-US", "I do not mind, honestly"),
+        ("en-US", "I don't care"),
+        ("en-US", "I don't remember"),
+        ("en-US", "I do not recall"),
+        ("en-US", "I haven't decided yet"),
+        ("en-US", "I wouldn't know"),
+        ("en-US", "I'm not quite sure"),
+        ("en-US", "I'd rather not say"),
+        ("en-US", "no preference"),
+        ("es-ES", "no recuerdo"),
+        ("es-ES", "no me acuerdo"),
+        ("es-ES", "no sabría decirle"),
+        ("es-ES", "todavía no lo he decidido"),
+        ("es-ES", "no me importa"),
+        ("es-ES", "ninguna preferencia"),
+        ("it-IT", "no, non ricordo"),
+        ("it-IT", "non ancora deciso"),
+        ("it-IT", "nessuna preferenza"),
+    ],
+)
+def test_who_does_not_know_or_mind_answers_neither(language: str, said: str) -> None:
+    assert answer(PARKING, language, said) is None  # F38
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("en-US", "I do not want it"),
+        ("en-US", "I don't need any"),
+        ("en-US", "I haven't a car"),
+        ("en-US", "I'd rather not"),
+        ("en-US", "I do not think so"),
+        ("es-ES", "todavía no"),
+        ("es-ES", "no lo quiero"),
+        ("it-IT", "non ancora"),
+        ("it-IT", "nessuno"),
+    ],
+)
+def test_who_says_that_it_is_not_so_answers_no(language: str, said: str) -> None:
+    assert answer(PARKING, language, said) is False  # F38
+
+
+@pytest.mark.parametrize(
     ("language", "said", "date"),
     [
         ("it-IT", "dopodomani", "2026-03-06"),
@@ -248,6 +297,62 @@ def test_an_address_is_read_written_or_spelled(language: str, said: str, address
 )
 def test_a_choice_is_one_of_its_words_and_neither_denied_nor_one_of_two(said: str, size: str | None) -> None:
     assert answer(SIZE, "en-US", said) == size  # F5, F38
+
+
+OPEN = {"it-IT": "Come posso aiutarla?", "en-US": "How can I help?", "es-ES": "¿En qué puedo ayudarle?"}
+PAYMENT = VariableSpec(
+    "payment",
+    "payment",
+    "enum",
+    "How the customer pays.",
+    ("card", "cash", "carta", "contanti", "bonifico", "tarjeta", "efectivo"),
+)
+ROOM = VariableSpec("room", "room", "enum", "The room.", ("double", "doppia", "doble", "suite"))
+
+
+@pytest.mark.parametrize("bot_asks", [False, True])
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("it-IT", "la carta no"),
+        ("it-IT", "contanti no"),
+        ("it-IT", "il bonifico no grazie"),
+        ("it-IT", "contanti no, grazie mille"),
+        ("it-IT", "la carta proprio no"),
+        ("it-IT", "contanti non va bene"),
+        ("es-ES", "tarjeta no"),
+        ("es-ES", "la tarjeta no muchas gracias"),
+        ("es-ES", "efectivo tampoco"),
+        ("en-US", "card no thanks"),
+    ],
+)
+def test_a_member_that_a_no_behind_it_denies_is_none(language: str, said: str, bot_asks: bool) -> None:
+    """F38, contract 26"""
+    assert found(said, PAYMENT, bot=OPEN[language] if bot_asks else None, language=language) == {}
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "expected"),
+    [
+        ("it-IT", "contanti no?", {"payment": "contanti"}),
+        ("it-IT", "contanti no, la carta", {"payment": "carta"}),
+        ("it-IT", "la doppia, no?", {"room": "doppia"}),
+        ("it-IT", "la doppia perché no", {"room": "doppia"}),
+        ("it-IT", "la doppia come no", {"room": "doppia"}),
+        ("it-IT", "una doppia se no, grazie", {"room": "doppia"}),
+        ("es-ES", "una doble no fumadores", {"room": "doble"}),
+        ("es-ES", "una doble ¿no?", {"room": "doble"}),
+        ("en-US", "a double not facing the street", {"room": "double"}),
+        ("en-US", "card no problem", {"payment": "card"}),
+        ("en-US", "I'd like the suite no 12", {"room": "suite"}),
+    ],
+)
+def test_a_no_behind_a_member_that_is_not_about_it_leaves_it(
+    language: str, said: str, expected: dict[str, str]
+) -> None:
+    """F38, contract 26"""
+    for bot in (None, OPEN[language]):
+        assert found(said, PAYMENT, ROOM, bot=bot, language=language) == expected
 
 
 @pytest.mark.parametrize("variable", [PEOPLE, PARKING, DATE, EMAIL])

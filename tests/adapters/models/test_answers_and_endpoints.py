@@ -17,7 +17,7 @@ from adapters.models.answers import (
     longest_answer,
     tool_arguments,
 )
-from adapters.models.providers import Endpoint, endpoint_of, model_names
+from adapters.models.providers import Endpoint, configured_name, endpoint_of, model_names
 from flow_engine.ports.models import LLMAnswer, LLMRequest, Message, ModelFailed, ToolCall, ToolSpec
 
 TOOL = ToolSpec("search", "Searches", {"type": "object"})
@@ -217,3 +217,23 @@ class TestEndpoints:
         assert model_names("openai:gpt-4o, ollama:qwen3") == "openai:gpt-4o, ollama:qwen3"
         with pytest.raises(ValueError, match="names no model; accepted: '<provider>:<model>'"):
             model_names("gpt-4o")
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "environ", "named"),
+    [
+        ("openai", "gpt", {"OPENAI_API_KEY": "key"}, "openai:gpt"),
+        ("openai", "gpt", {"OPENAI_BASE_URL": "http://127.0.0.1:9"}, "openai:gpt"),
+        ("gemini", "pro", {"GOOGLE_API_KEY": "key"}, "google:pro"),
+        ("ollama", "llama", {"OLLAMA_BASE_URL": "http://127.0.0.1:11434/v1"}, "ollama:llama"),
+        ("openai", "gpt", {}, None),
+        ("ollama", "llama", {}, None),  # it has a default address, where nobody may be
+        ("local", "llama", {"OPENAI_API_KEY": "key"}, None),
+        ("nobody", "gpt", {"OPENAI_API_KEY": "key"}, None),
+        (None, "gpt", {"OPENAI_API_KEY": "key"}, None),
+    ],
+)
+def test_a_flows_model_counts_where_a_variable_tells_how_it_is_reached(
+    provider: str | None, model: str | None, environ: dict[str, str], named: str | None
+) -> None:  # C15
+    assert configured_name(provider, model, environ) == named

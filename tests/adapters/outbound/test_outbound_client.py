@@ -16,7 +16,13 @@ import pytest
 from adapters.outbound.client import MAX_CONNECTIONS, MAX_REDIRECTS, GuardedClient
 from adapters.outbound.network import MAX_ATTEMPTS
 from adapters.outbound.policy import AllowList
-from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, post_json
+from flow_engine.ports.outbound import (
+    OutboundFailed,
+    OutboundRefused,
+    OutboundReply,
+    UnusableAnswer,
+    post_json,
+)
 from tests.adapters.outbound.local_server import (
     OTHER_PUBLIC,
     PARTNER_PEM,
@@ -226,8 +232,9 @@ class TestRedirects:
     @pytest.mark.parametrize("status", [b"301 M", b"302 F", b"303 S", b"307 T", b"308 P"])
     async def test_of_a_post_fails_and_repeats_nothing(self, status: bytes) -> None:  # F45
         async with partner(redirect("/again", status)) as (server, client):
-            with pytest.raises(OutboundFailed, match="redirects a POST"):
+            with pytest.raises(UnusableAnswer, match="redirects a POST") as raised:
                 await post_json(client, "http://partner.example/", {}, timeout_s=LONG)
+            assert raised.value.status == int(status[:3])
             assert len(server.requests) == 1
 
     async def test_of_a_get_are_followed_three_times(self) -> None:  # F45
@@ -238,8 +245,9 @@ class TestRedirects:
 
     async def test_without_end_fail(self) -> None:  # F45
         async with partner(redirect("/round")) as (server, client):
-            with pytest.raises(OutboundFailed, match="more than 3 redirects"):
+            with pytest.raises(UnusableAnswer, match="more than 3 redirects") as raised:
                 await client.request("GET", "http://partner.example/", timeout_s=LONG)
+            assert raised.value.status == 302
             assert len(server.requests) == 1 + MAX_REDIRECTS
 
     @pytest.mark.parametrize("elsewhere", ["http://other.example/", "http://partner.example:8080/"])
@@ -310,8 +318,9 @@ class TestBounds:
                 await writer.drain()
 
         async with partner(endless) as (server, client):
-            with pytest.raises(OutboundFailed, match="more than 1024 bytes"):
+            with pytest.raises(UnusableAnswer, match="more than 1024 bytes") as raised:
                 await client.request("GET", "http://partner.example/", timeout_s=LONG)
+            assert raised.value.status == 200
             await asyncio.wait_for(server.client_gone.wait(), LONG)
 
     async def test_a_huge_header_fails(self) -> None:  # F45
@@ -323,8 +332,9 @@ class TestBounds:
     async def test_an_encoded_body_is_refused_unread(self, encoding: bytes) -> None:  # F45
         bomb = gzip.compress(b"\0" * 10_000_000)
         async with partner(ok(bomb, b"Content-Encoding: " + encoding)) as (server, client):
-            with pytest.raises(OutboundFailed, match="encoding"):
+            with pytest.raises(UnusableAnswer, match="encoding") as raised:
                 await client.request("GET", "http://partner.example/", timeout_s=LONG)
+            assert raised.value.status == 200
             assert b"\r\naccept-encoding: identity\r\n" in server.requests[0]
 
     async def test_connections_are_bounded(self) -> None:  # F45

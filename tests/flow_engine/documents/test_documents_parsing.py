@@ -20,6 +20,7 @@ from flow_engine.documents import (
 )
 from flow_engine.documents.media import CourtesyMessageGroqParams
 from flow_engine.documents.model import Flow, RoutingParameters
+from flow_engine.documents.values import ErrorBudget
 from flow_engine.errors import CorrectTheInput, Finding
 from tests.flow_engine.documents import samples
 from tests.flow_engine.documents.samples import ENVIRONMENT, aio_task, full_version, hum_task, minimal_version
@@ -183,6 +184,26 @@ class TestEveryErrorAtOnce:
         assert len(findings) == 1001
         assert findings[-1].code == "more_findings"
 
+    @pytest.mark.parametrize("kind", ["courtesy", "waiting", "routing", "mapping"])
+    def test_no_more_errors_are_looked_for_than_are_listed(self, kind: str) -> None:  # F9
+        raw = full_version()
+        routing = raw["tasks"][1]["routingParameters"]
+        if kind == "waiting":
+            waiting = {"generationStrategy": "fixed", "messagesList": [{}] * 1_000}
+            routing["waitingMessagesConfiguration"] = waiting
+        elif kind == "routing":
+            routing["agentSkills"] = [1] * 1_000
+        elif kind == "mapping":
+            tool = {"toolName": "search", "resultMapping": dict.fromkeys(map(str, range(1_000)), 1)}
+            raw["tasks"][0]["mcpToolSelection"] = [{"mcpServerName": "s", "selectedTools": [tool]}]
+        else:
+            params = {"messages": [{}] * 1_000}
+            courtesy = {"provider": "random", "timeout": 1, "providerParams": params}
+            raw["mediaConfig"]["text"]["courtesyMessageConfig"] = courtesy
+        with pytest.raises(ValidationError) as refusal:
+            FlowVersion.model_validate(raw, context=ErrorBudget(10))
+        assert 1 <= refusal.value.error_count() <= 11
+
     def test_pointers_escape_property_names(self) -> None:  # F2
         assert errors_of(minimal_version(**{"a/b~c": 1})) == {"/a~1b~0c": "unknown_property"}
 
@@ -293,6 +314,16 @@ class TestDrafts:
     def test_references_of_a_draft_are_not_checked(self) -> None:  # F8
         raw = minimal_version(draft=True, firstTask="nowhere", mandatoryChannels=["sms"], apiVersion="v9")
         assert parse_version(raw, environment=ENVIRONMENT).first_task == "nowhere"
+
+    @pytest.mark.parametrize(
+        ("draft", "code"), [({}, "missing_property"), ({"draft": "false"}, "wrong_type")]
+    )
+    def test_what_does_not_tell_whether_it_is_a_draft_is_checked_whole(
+        self, draft: samples.JsonObject, code: str
+    ) -> None:  # F2 F9
+        raw = {name: value for name, value in minimal_version().items() if name != "draft"}
+        told = errors_of({**raw, **draft, "firstTask": "nowhere"}, environment=ENVIRONMENT)
+        assert told == {"/draft": code, "/firstTask": "unknown_task"}
 
     def test_without_draft_only_that_is_asked_for(self) -> None:  # F2
         assert errors_of({"firstTask": "nowhere"}) == {"/draft": "missing_property"}

@@ -60,6 +60,13 @@ def test_a_draft_is_not_linted() -> None:  # F8
     assert found(sound_version(draft=True, tasks=[task("a", []), task("b", [])])) == []
 
 
+@pytest.mark.parametrize("routing", [{"timeout": 5}, {"a": {"b": 1}}, {"a": [1]}, [{}], {}, 5, "x", None])
+def test_what_the_schema_leaves_unread_is_not_looked_into(routing: object) -> None:  # F2
+    raw = sound_version()
+    raw["tasks"][WELCOME]["routingParameters"] = routing
+    assert found(raw) == []
+
+
 def test_the_only_task_is_no_dead_end() -> None:  # F9
     raw = sound_version(tasks=[task("welcome", [], tools=[tool("search"), tool("book")])], checkpoints=[])
     assert {code for _, code in found(raw)} == {"unused_variable"}

@@ -115,6 +115,9 @@ class InTurn:
     def held(self, conversation: ConversationRef) -> LoadedConversation | None:
         return self.inner.held(conversation)
 
+    def may_be_new(self, conversation: ConversationRef) -> bool:
+        return self.inner.may_be_new(conversation)
+
     async def commit(self, conversation: ConversationRef, changes: Changes) -> Outcome:
         await self.turns.mine(self.actor)
         outcome = await self.inner.commit(conversation, changes)

@@ -60,6 +60,12 @@ class TestStartTask:
     def test_without_a_name_it_is_the_id(self) -> None:
         assert command_for(hum_task("task-17")) == "/start_task task-17 HUM"  # F4, F25
 
+    def test_a_name_and_whom_it_asks_for_stay_on_the_commands_line(self) -> None:
+        routing = {"timeout": 60, "agentSkills": ["x-ray\u2028night"], "agentIds": ["a-7\r\n/error b"]}
+        task = hum_task("desk", name="Desk\n/start_task vault AIO", routingParameters=routing)
+        line = "/start_task Desk /start_task vault AIO HUM skills=x-ray night agents=a-7 /error b"
+        assert command_for(task) == line  # F25
+
 
 class TestReasons:
     @pytest.mark.parametrize(

@@ -220,9 +220,10 @@ class TestLifetime:
         flow = compiled(**document)
         assert (flow.lifetime_s, type(flow.lifetime_s)) == (lifetime_s, int)  # F16
 
-    def test_the_limit_of_a_single_contact_is_not_looked_at(self) -> None:
+    def test_the_limit_of_a_single_contact_counts_too(self) -> None:
         single = {"multiContact": False, "conversationTimeLimit": 900_000}
-        assert compiled(closureConfig=single).lifetime_s == DAY_S  # F16
+        assert compiled(closureConfig=single).lifetime_s == 900_000  # F16
+        assert compiled(tasks=[aio_task(closureConfig=single)]).lifetime_s == 900_000
 
     @pytest.mark.parametrize(
         ("days", "lifetime_s"), [(1, DAY_S), (1.5, 129_600), (3, 3 * DAY_S), (3650, 5 * DAY_S)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -50,6 +50,19 @@ class FailingFlows:
 
     async def list(self, tenant_id: str, campaign_id: str | None) -> Sequence[FlowRecord]:
         return await self.inner.list(tenant_id, campaign_id)
+
+
+@dataclass
+class Overtaken(FailingFlows):
+    """A flow store in which somebody else is faster once, and does `first`."""
+
+    first: Callable[[], Awaitable[object]] | None = None
+
+    async def replace(self, tenant_id: str, flow: FlowRecord, expected_revision: int) -> bool:
+        first, self.first = self.first, None
+        if first is not None:
+            await first()
+        return await super().replace(tenant_id, flow, expected_revision)
 
 
 class AlwaysSlower(FailingFlows):

@@ -9,12 +9,19 @@ from datetime import timedelta
 import pytest
 
 from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide, RetryLater
-from flow_engine.idempotency import FinalReply
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.flow_store import FlowRecord, StoredVersion
 from flow_engine.use_cases.flow_service import ATTEMPTS
 from flow_engine.use_cases.publishing import LATEST
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteVersionStore
-from tests.flow_engine.use_cases.flow_service_scene import KEY, T0, AlwaysSlower, Scene, open_scene
+from tests.flow_engine.use_cases.flow_service_scene import (
+    KEY,
+    T0,
+    AlwaysSlower,
+    Overtaken,
+    Scene,
+    open_scene,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -202,6 +209,18 @@ class TestManyAtOnce:
         assert len(won) == 1
         assert [error.code for error in lost] == ["parent_not_latest"] * 11
         assert await scene.tags(flow_id) == {LATEST: f"v{won[0]}"}
+
+    @pytest.mark.parametrize("key", [None, KEY])
+    async def test_a_save_that_the_very_same_one_overtakes_leaves_its_document(
+        self, scene: Scene, key: IdempotencyKey | None
+    ) -> None:  # F7 F15
+        flow_id = await scene.create()
+        overtaken = Overtaken(scene.flows.inner, first=lambda: scene.save(flow_id, "v1", key=key))
+        scene = Scene(overtaken, scene.versions, scene.clock)
+        [result] = await asyncio.gather(scene.save(flow_id, "v1", key=key), return_exceptions=True)
+        assert result == FinalReply(201, b"v1 at 2") or isinstance(result, ReloadAndDecide)
+        assert await scene.flow_service.get_version_document("t", flow_id, "v1") == b"{}"
+        assert await scene.tags(flow_id) == {LATEST: "v1"}
 
     async def test_the_id_of_a_save_that_was_too_late_may_be_used_again(self, scene: Scene) -> None:  # A14
         flow_id = await scene.create()

@@ -223,6 +223,12 @@ class TestEveryErrorAtOnce:
             ("/mediaConfig/audio/tts/fallback/provider", "invalid_provider"),
         ]
 
+    @pytest.mark.parametrize("draft", [{}, {"draft": "false"}, {"draft": None}])
+    def test_a_draft_that_cannot_be_told_hides_none(self, draft: JsonObject) -> None:  # F2 F9
+        raw = {name: value for name, value in minimal_version().items() if name != "draft"}
+        told = errors({**raw, **draft, "firstTask": "nowhere", "globalPrompt": "{% set x = 1 %}"})
+        assert [place for place, _ in told] == ["/draft", "/firstTask", "/globalPrompt"]
+
     def test_names_that_are_taken_twice_hide_none_either(self) -> None:  # F2 F9
         raw = minimal_version(
             tasks=[aio_task("welcome", prompt="{% if %}"), aio_task("welcome", prompt="{{ 1 }")],
