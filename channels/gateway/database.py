@@ -17,6 +17,7 @@ from typing import Any, Final
 import aiosqlite
 import structlog
 
+from channels.sqlite_file import SharedFile
 from flow_engine.errors import CallTheOperator
 
 FILE_NAME: Final = "gateway.db"
@@ -105,9 +106,9 @@ async def _connected(path: Path) -> aiosqlite.Connection:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite: for all
         async with AsyncExitStack() as stack:
-            connection = await stack.enter_async_context(aiosqlite.connect(path, timeout=5))
-            await connection.execute_fetchall("PRAGMA journal_mode = WAL")
-            await connection.execute_fetchall("PRAGMA synchronous = NORMAL")
+            connection = await stack.enter_async_context(
+                aiosqlite.connect(path, timeout=5, factory=SharedFile)
+            )
             for statement in _SCHEMA:
                 await connection.execute_fetchall(statement)
             await connection.commit()

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import orjson
 
+from channels.sqlite_file import SharedFile
 from channels.workspace.confinement import Root, is_text
 from flow_engine.errors import CallTheOperator, LookElsewhere
 from flow_engine.ports.models import Message, ToolCall
@@ -94,9 +95,10 @@ def detect(start: Path, home: Path) -> tuple[Path, DetectedBy]:
 def _connect(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
     """Raises CallTheOperator `workspace_unusable`."""
     try:
-        database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
-        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
-            database.execute(f"PRAGMA {pragma}")
+        database = sqlite3.connect(
+            path, timeout=10, isolation_level=None, check_same_thread=False, factory=SharedFile
+        )
+        database.execute("PRAGMA foreign_keys = ON")
         [(version,)] = database.execute("PRAGMA user_version")
         if version < len(migrations):
             database.execute("BEGIN IMMEDIATE")
