@@ -4,8 +4,8 @@ import {
   createContext,
   type ReactNode,
   useContext,
-  useEffect,
   useId,
+  useLayoutEffect,
   useRef,
 } from "react";
 import { useText } from "../i18n";
@@ -80,7 +80,8 @@ export function Dialog({ title, open, close, children, wide = false }: DialogPro
   const heading = useId();
   const covered = useContext(Covered);
   const shown = open && !covered;
-  useEffect(() => {
+  // Before anything else happens on the page: the browser tells a close later, maybe of a dialog that is open again.
+  useLayoutEffect(() => {
     const dialog = element.current;
     if (dialog === null) return;
     if (shown && !dialog.open) dialog.showModal();
@@ -92,7 +93,7 @@ export function Dialog({ title, open, close, children, wide = false }: DialogPro
       className={wide ? "dialog wide" : "dialog"}
       aria-labelledby={heading}
       onClose={() => {
-        if (!covered) close();
+        if (!covered && element.current?.open === false) close();
       }}
     >
       {open ? (
