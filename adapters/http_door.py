@@ -80,7 +80,7 @@ class Door(HttpToolsProtocol):
                     HTTPStatus.REQUEST_URI_TOO_LONG if in_url else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
                 )
                 self._refuse(self._too_large(status))
-            elif self._timer is None and self._request_bytes:
+            elif self._timer is None:
                 self._after(self.limits.head_s, self._head_is_late)
         elif self._body_open:
             self._last_data_at = self.loop.time()
