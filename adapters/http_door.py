@@ -69,7 +69,6 @@ class Door(HttpToolsProtocol):
             return
         self._request_bytes += len(data)
         super().data_received(data)
-        self.all_fed()
         if self._closing:
             return
         if self._head_open:
@@ -91,9 +90,6 @@ class Door(HttpToolsProtocol):
                 self._after(self.limits.body_s, self._body_may_stand_still)
         elif self._timer is not None:
             self._stop_timer()
-
-    def all_fed(self) -> None:
-        """What has arrived is read. At most 256 KiB at once."""
 
     def send_400_response(self, msg: str) -> None:
         """Also for what the callbacks below have refused: the parser knows errors of one kind only. The reply

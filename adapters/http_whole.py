@@ -1,11 +1,12 @@
-"""Requests that arrive whole, as nearly all of an agent do, answered without ASGI's messages.
+"""Requests that arrive whole, as nearly all of an agent do, answered without a parser and ASGI's messages.
 
-1. An application that has `answer_to` is asked, once the head is read, whether it answers the request from
-   its whole body. If so, and if the body comes in the same piece, one task makes the response, and head and
+1. A piece that is one whole request, of usual form, is read at once: its line by one pattern, its headers as
+   a block, which a client sends again and again and which is known then. The application that has `answer_to`
+   is asked whether it answers the request from its body. If so, one task makes the response, and head and
    body leave in one write.
 2. Everything else is uvicorn's, with the door's rules: a body that comes later, `Expect`, an upgrade, another
-   version of HTTP, a request that is pipelined behind one under way, an address of unusual characters. What
-   was taken of it so far is handed over.
+   version of HTTP, a request that is pipelined behind one under way, unusual signs in address or headers.
+   Nothing was taken of it then.
 3. The bytes that are sent are those that uvicorn sends; what it counts and when it closes is the same.
 4. A connection has one timer for all the pauses between its requests.
 """
@@ -14,16 +15,27 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, runtime_checkable
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from adapters.http_door import Door
 
 _SIGNS = rb"A-Za-z0-9._~%:@!$&'()*+,;="
-_PLAIN_ADDRESS = re.compile(rb"(/[%b-][%b/-]*)(?:\?([%b/?-]*))?" % (_SIGNS, _SIGNS, _SIGNS))
-"""Of which the parser's own reader of addresses makes the same path and query."""
+_LINE = re.compile(
+    rb"([A-Z]++) (/[%b/-]*+)(?:\?([%b/?-]*+))? HTTP/1\.1\r\n" % (_SIGNS, _SIGNS),
+)
+"""With an address of which the parser's own reader makes the same path and query."""
+_FIELD = rb"([A-Za-z0-9!#$%&'*+.^_`|~-]++):[ \t]*+([\x21-\x7e\x80-\xff][\t\x20-\x7e\x80-\xff]*+)\r\n"
+_FIELDS = re.compile(b"(?:%b)*+" % _FIELD)
+_EACH_FIELD = re.compile(_FIELD)
+
+HEADERS_KNOWN = 1_024
+"""Blocks of headers that a process knows again, the last ones."""
+HEADERS_BYTES = 4_096
+"""Of a block of usual size, at most."""
 
 _log = logging.getLogger("uvicorn.error")
 
@@ -48,6 +60,40 @@ class AnswersWhole(Protocol):
         """What makes the response from the body; None where the request has to go through ASGI. `scope` is
         ASGI's, as far as the request itself tells it: nothing of its connection."""
         ...
+
+
+class _Headers(NamedTuple):
+    """Of a request of usual form: names in lower case; how long its body is, in bytes."""
+
+    fields: tuple[tuple[bytes, bytes], ...]
+    body_bytes: int
+    keep_alive: bool
+
+
+@lru_cache(maxsize=HEADERS_KNOWN)
+def _read_headers(block: bytes) -> _Headers | None:
+    """None for headers that ask for more than a usual reply, or are not written as usual."""
+    if _FIELDS.fullmatch(block) is None:
+        return None
+    body_bytes, keep_alive = None, True
+    fields = tuple([(name.lower(), value) for name, value in _EACH_FIELD.findall(block)])
+    for name, value in fields:
+        if value[-1:] in b" \t" or name in _ASKS_FOR_MORE:
+            return None
+        if name == b"connection":
+            if value.lower() not in _CONNECTION:
+                return None
+            keep_alive = keep_alive and value.lower() != b"close"
+        elif name == b"content-length":
+            if body_bytes is not None or not value.isdigit() or len(value) > _LENGTH_DIGITS:
+                return None
+            body_bytes = int(value)
+    return _Headers(fields, body_bytes or 0, keep_alive)
+
+
+_ASKS_FOR_MORE = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
+_CONNECTION = frozenset({b"close", b"keep-alive"})
+_LENGTH_DIGITS = 9
 
 
 class _Nobody:
@@ -78,9 +124,8 @@ class WholeRequests(Door):
         super().__init__(*args, **settings)
         usual = not self.access_log and self.limit_concurrency is None and not self.root_path
         self._answer_to = self.app.answer_to if usual and isinstance(self.app, AnswersWhole) else None
-        self._waiting: Answer | None = None
-        """For the rest of the body."""
-        self._body = b""
+        self._between_requests = True
+        """Of what the parser has got nothing is left over."""
         self._exchange = _Exchange()
         self._idle_since: float | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -97,105 +142,56 @@ class WholeRequests(Door):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
 
+    def data_received(self, data: bytes) -> None:
+        if self._answer_to is None or not self._between_requests or not self._take(data, self._answer_to):
+            super().data_received(data)
+
     def on_message_begin(self) -> None:
-        """Without uvicorn's scope, which only what is handed over needs."""
-        self.url, self.headers, self.expect_100_continue = b"", [], False
-        self._head_open, self._body_open = True, False
-        self._head_bytes = self._request_bytes = 0
+        self._between_requests = False
+        super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        self._head_bytes += len(url)
-        if self._head_bytes > self.limits.head_bytes:
-            self._head_bytes -= len(url)
-            super().on_url(url)
-        self.url += url
+    def on_message_complete(self) -> None:
+        self._between_requests = True
+        super().on_message_complete()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > self.limits.head_bytes:
-            self._head_bytes -= len(name) + len(value) + 4
-            super().on_header(name, value)
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        self._waiting = self._answer()
-        if self._waiting is None:
-            self._hand_over_head()
-            return
-        self._body = b""
-        self._head_open, self._body_open = False, True
-        if self._timer is not None:
-            self._stop_timer()
-
-    def _answer(self) -> Answer | None:
-        """Who answers the request whose head is complete, if it may come whole."""
-        address = None if self._answer_to is None else _PLAIN_ADDRESS.fullmatch(self.url)
-        parser, under_way = self.parser, self.cycle
+    def _take(self, data: bytes, answer_to: Callable[[dict[str, Any]], Answer | None]) -> bool:
+        """Begin to answer the one request that `data` is; False, and nothing done, where it is not one."""
+        line, end, under_way = _LINE.match(data), data.find(b"\r\n\r\n") + 4, self.cycle
         if (
-            self._answer_to is None
-            or address is None
-            or self.expect_100_continue
+            line is None
+            or not line.end() < end <= min(line.end() + HEADERS_BYTES, self.limits.head_bytes)
+            or self._closing
             or (under_way is not None and not under_way.response_complete)
-            or parser.should_upgrade()
-            or parser.get_http_version() != "1.1"
         ):
-            return None
-        raw_path, query = address.groups()
+            return False
+        headers = _read_headers(data[line.end() : end - 2])
+        if headers is None or len(data) - end != headers.body_bytes:
+            return False
+        method, raw_path, query = line.groups()
         path = raw_path.decode("ascii")
-        return self._answer_to(
+        answer = answer_to(
             {
                 "type": "http",
-                "method": parser.get_method().decode("ascii"),
+                "method": method.decode("ascii"),
                 "path": unquote(path) if "%" in path else path,
                 "raw_path": raw_path,
                 "query_string": query or b"",
-                "headers": self.headers,
+                "headers": headers.fields,
             }
         )
-
-    def on_body(self, body: bytes) -> None:
-        if self._waiting is None:
-            super().on_body(body)
-        else:
-            self._body += body
-
-    def on_message_complete(self) -> None:
-        if self._waiting is None:
-            super().on_message_complete()
-            return
-        self._body_open = False
+        if answer is None:
+            return False
+        self._idle_since = None
+        self._head_open, self._any_request = False, True
+        if self._timer is not None:
+            self._stop_timer()
         exchange = self.cycle = self._exchange
-        exchange.keep_alive, self._any_request = self.parser.should_keep_alive(), True
+        exchange.keep_alive = headers.keep_alive
         exchange.response_started = exchange.response_complete = False
-        answer, self._waiting = self._waiting, None
-        task = self.loop.create_task(self._respond(exchange, answer, self._body))
+        task = self.loop.create_task(self._respond(exchange, answer, data[end:]))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
-
-    def all_fed(self) -> None:
-        if self._waiting is not None:
-            self._hand_over()
-
-    def send_400_response(self, msg: str) -> None:
-        if self._waiting is not None:
-            self._hand_over()
-        super().send_400_response(msg)
-
-    def _hand_over_head(self) -> None:
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
-        HttpToolsProtocol.on_message_begin(self)
-        self.url, self.expect_100_continue = url, expects
-        self.headers = self.scope["headers"] = headers
-        super().on_headers_complete()
-
-    def _hand_over(self) -> None:
-        self._waiting = None
-        self._hand_over_head()
-        if self._body:
-            super().on_body(self._body)
+        return True
 
     # What is sent ------------------------------------------------------------------------------------
 

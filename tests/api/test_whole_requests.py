@@ -36,7 +36,7 @@ class Counting:
             self.whole += 1
             return await self.reply(scope, body)
 
-        return None if scope["path"] == "/asgi" else answer
+        return None if scope["path"] == "/asgi" or scope["method"] == "BREW" else answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.by_asgi += 1
@@ -152,12 +152,31 @@ async def test_every_call_is_answered_as_behind_the_usual_server() -> None:  # A
 ODD = {
     "in pieces": ([LAST[:20], LAST[20:-1], LAST[-1:]], 0),
     "the body later": ([LAST[:-2], b"ab"], 0),
-    "two at once": ([ONE + ONE.replace(b"one", b"two")], 1),
-    "a second one begun": ([ONE + LAST[:9], LAST[9:]], 2),
+    "two at once": ([ONE + ONE.replace(b"one", b"two")], 0),
+    "a second one begun": ([ONE + LAST[:9], LAST[9:]], 0),
+    "one after one in pieces": ([ONE[:9], ONE[9:], LAST], 1),
     "chunks": (
         [b"POST /one HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"],
+        0,
+    ),
+    "a client's usual headers": (
+        [
+            ONE.replace(
+                b"host: a",
+                b"Host: a:80\r\nUser-Agent: x/1 (y; z)\r\nAccept: */*\r\nConnection: keep-alive\r\n"
+                b"Authorization: Bearer k\r\nContent-Type:application/json",
+            )
+        ],
         1,
     ),
+    "a header's value between spaces": ([ONE.replace(b"host: a", b"host: \t a \t")], 0),
+    "a header without a value": ([ONE.replace(b"host: a", b"host:")], 0),
+    "a folded header": ([ONE.replace(b"host: a", b"host: a\r\n b")], 0),
+    "a header of odd signs": ([ONE.replace(b"host: a", b"h\xf6st: a")], 0),
+    "lines that end in one sign": ([ONE.replace(b"\r\n", b"\n")], 0),
+    "two lengths": ([ONE.replace(b"host: a", b"content-length: 2")], 0),
+    "a length that is none": ([ONE.replace(b"length: 2", b"length: +2")], 0),
+    "a body that has no length": ([ONE.replace(b"content-length", b"x-length")], 0),
     "an older version": ([ONE.replace(b"1.1", b"1.0")], 0),
     "closed afterwards": ([LAST], 1),
     "an address with signs": ([ONE.replace(b"/one", b"/%C3%A8%2Fb;c?d=%20&e")], 1),
@@ -169,7 +188,8 @@ ODD = {
     "a reply without headers": ([ONE.replace(b"one", b"empty")], 1),
     "and one that closes": ([LAST.replace(b"one", b"empty")], 1),
     "a bug": ([ONE.replace(b"one", b"breaks")], 1),
-    "no HTTP": ([ONE[:-2] + b"ab" + b"\x16\x03 /"], 1),
+    "no HTTP": ([ONE[:-2] + b"ab" + b"\x16\x03 /"], 0),
+    "an unknown method": ([ONE.replace(b"POST", b"BREW")], 0),
     "a body that is broken": (
         [b"POST /o HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n"],
         0,
