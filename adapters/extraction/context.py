@@ -79,6 +79,10 @@ class Turn:
         """Nothing in particular was asked, so that any variable may be what the turn is about."""
         return self.asked is None or self.asked.opens
 
+    @property
+    def is_short(self) -> bool:
+        return len(self.text.split()) <= _SHORT_ANSWER
+
     def takes(self, profile: Profile, number: Mention) -> bool:
         least = Fit.ALONE if self.is_asked(profile) else Fit.OWN
         return self.fit(profile, number) >= least
@@ -104,12 +108,11 @@ class Turn:
             return Fit.OWN if number.topics & profile.topics else Fit.OTHERS
         behind = self.words_behind(number)
         alone = not behind or not is_content(behind[0])
-        short = len(self.text.split()) <= _SHORT_ANSWER
         if number.vague:
-            return Fit.ALONE if short and (alone or shares(behind[:1], profile)) else Fit.OTHERS
+            return Fit.ALONE if self.is_short and (alone or shares(behind[:1], profile)) else Fit.OTHERS
         if shares(behind, profile) or (alone and shares(self.words_ahead(number), profile)):
             return Fit.OWN
-        return Fit.ALONE if alone or short else Fit.OTHERS
+        return Fit.ALONE if alone or self.is_short else Fit.OTHERS
 
     def words_behind(self, mention: Mention) -> Sequence[str]:
         """Up to three words of the clause behind the mention, before any digit."""

@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 
 from adapters.extraction.context import Mention, follows_correction, in_range
 from adapters.extraction.numbers import TimeMention, part_of_day, times
-from adapters.extraction.vocabulary import Vocabulary, alternation, few
+from adapters.extraction.vocabulary import Vocabulary, alternation, few, right_before
 
 _REACH = 40
 _WORD = re.compile(r"[\wº']+")
@@ -93,6 +93,8 @@ class _Patterns:
         )
         self.beside = re.compile(rf",? (?:{lead} )?")
         self.not_meant = re.compile(alternation(tables.not_meant) + r"['’]? ?$")
+        self.of = re.compile(rf" {alternation(tables.of)}['’]? ?")
+        self.negated = right_before(vocabulary.turns.negations)
         self.links = frozenset(word for phrase in tables.links for word in phrase.split(" "))
 
     def are_linked(self, text: str, day: _Day, clock: TimeMention) -> bool:
@@ -103,10 +105,18 @@ class _Patterns:
         return all(word in self.links for word in _WORD.findall(gap))
 
     def are_beside(self, text: str, weekday: re.Match[str], day: _Day) -> bool:
-        """ "Monday the 9th of March" or "the 9th of March, Monday"."""
+        """ "Monday the 9th of March" or "the 9th of March, Monday"; not "not tomorrow, Monday"."""
         if day.start >= weekday.end():
             return self.beside.fullmatch(text, weekday.end(), day.start) is not None
-        return day.end <= weekday.start() and text[day.end : weekday.start()] in (", ", " ")
+        if day.end > weekday.start() or text[day.end : weekday.start()] not in (", ", " "):
+            return False
+        return self.negated.search(text[max(0, day.start - _REACH) : day.start]) is None
+
+    def is_meant(self, text: str, day: _Day, clocks: Sequence[TimeMention]) -> bool:
+        """Rule 5. "Di venerdì" is each Friday, "alle 9 di venerdì" is one."""
+        if self.not_meant.search(text[max(0, day.start - _REACH) : day.start]) is None:
+            return True
+        return any(self.of.fullmatch(text, clock.end, day.start) for clock in clocks)
 
 
 _patterns = cache(_Patterns)
@@ -115,14 +125,13 @@ _patterns = cache(_Patterns)
 def dates(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[Mention]:
     """Days in normalised `text`, in its order, each with the time that belongs to it: ISO 8601, `YYYY-MM-DD`
     or `YYYY-MM-DDTHH:MM` in the user's zone. What is no single day is left out."""
-    not_meant = _patterns(vocabulary).not_meant
+    patterns = _patterns(vocabulary)
+    clocks = sorted(times(text, vocabulary), key=lambda clock: clock.start)
     found = [
         day
         for day in _days(text, vocabulary, today)
-        if not not_meant.search(text[max(0, day.start - _REACH) : day.start])
-        and not in_range(text, day.start, vocabulary)
+        if patterns.is_meant(text, day, clocks) and not in_range(text, day.start, vocabulary)
     ]
-    clocks = sorted(times(text, vocabulary), key=lambda clock: clock.start)
     clocks = [
         clock for clock in clocks if not any(clock.start < d.end and d.start < clock.end for d in found)
     ]

@@ -220,6 +220,8 @@ def _is_meant(turn: Turn, profile: Profile, mention: Mention) -> bool:
         return False
     if shares((*behind, *turn.words_ahead(mention)), profile):
         return True
+    if _heads_a_short_answer(turn, mention, behind):
+        return True
     if not turn.is_open or _is_part_of_another(turn, mention, behind):
         return False
     if is_former(turn.text, mention, turn.tables):
@@ -234,6 +236,18 @@ def _is_all_that_is_said(turn: Turn, profile: Profile, mention: Mention) -> bool
     rest = f"{turn.text[start : mention.start]} . {turn.text[mention.end : end]}"
     words = _WORD.findall(anywhere(turn.tables.turns.choosing).sub(" ", rest))
     return all(not is_content(word) or shares([word], profile) for word in words)
+
+
+def _heads_a_short_answer(turn: Turn, mention: Mention, behind: Sequence[str]) -> bool:
+    """ "Cash on delivery", to a question that by its words is for no variable: the rest tells more of it."""
+    return (
+        turn.asked is not None
+        and turn.asked.is_open_form
+        and not turn.asked_ids
+        and turn.is_short
+        and not any(map(is_content, (*turn.words_ahead(mention), *behind[:1])))
+        and not _is_part_of_another(turn, mention, behind)
+    )
 
 
 def _is_brief(member: JsonValue) -> bool:

@@ -74,6 +74,7 @@ class _Patterns:
     zero: re.Pattern[str]
     repeated: re.Pattern[str]
     plus: re.Pattern[str]
+    amounts: re.Pattern[str]
 
 
 def normalise(text: str, vocabulary: Vocabulary) -> str:
@@ -82,6 +83,7 @@ def normalise(text: str, vocabulary: Vocabulary) -> str:
     text = _MERIDIEM.sub(" ", _ORDINAL.sub(r"\1º", text))
     text = patterns.fillers.sub(" ", fold(text, vocabulary.words.kept_accents))
     text = _SPACES.sub(" ", _DOTS.sub(".", text)).strip(" ,")
+    text = patterns.amounts.sub(lambda found: str(vocabulary.words.amounts[found.group()]), text)
     text = patterns.zero.sub("0", _with_digits(text, vocabulary, patterns))
     text = patterns.repeated.sub(lambda found: " ".join(found["digit"] * (2 if found["twice"] else 3)), text)
     return patterns.plus.sub("+", text)
@@ -103,6 +105,7 @@ def _patterns(vocabulary: Vocabulary) -> _Patterns:
         ),
         repeated=re.compile(rf"(?:(?P<twice>{twice})|{thrice}) (?P<digit>[0-9])(?![0-9])"),
         plus=re.compile(rf"{alternation(words.plus)} (?=[0-9])"),
+        amounts=re.compile(alternation(words.amounts)),
     )
 
 

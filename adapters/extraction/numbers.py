@@ -25,6 +25,7 @@ class _Patterns:
         self.number = re.compile(
             rf"(?<![\w/:.+-])(?:(?P<minus>-|{minus} ))?(?P<digits>{digits})(?![\wº:/-]|[.,][0-9])"
         )
+        self.more = re.compile(r" ?\+ ?[0-9]")  # "six plus two children"
         self.half = re.compile(rf"(?: \w{{2,12}})? {alternation(words.half_more)}")  # "due chili e mezzo"
         # A reference may stand up to three words ahead ("order number is"), other topics right beside.
         self.topics = {
@@ -61,7 +62,7 @@ def numbers(text: str, vocabulary: Vocabulary) -> Sequence[Mention]:
 
 
 def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
-    """Ordinals, parts of words and of codes, and bounds ("at least 3") are no numbers."""
+    """Ordinals, parts of words, of codes and of sums, and bounds ("at least 3") are no numbers."""
     patterns = _patterns(vocabulary)
     thousand = right_after(vocabulary.words.thousand)
     bounded = right_before(vocabulary.turns.bounds)
@@ -74,7 +75,11 @@ def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
         if len(plain) > 15:
             continue  # a code, and more than a float tells apart
         value = float(plain) if "." in plain else int(plain)
-        if bounded.search(lead) or in_range(text, found.start(), vocabulary):
+        if (
+            bounded.search(lead)
+            or in_range(text, found.start(), vocabulary)
+            or patterns.more.match(text, found.end())
+        ):
             continue
         end = found.end()
         if thousands := thousand.match(text, end):

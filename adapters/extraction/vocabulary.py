@@ -33,6 +33,7 @@ class Words:
     one: Phrases
     respelled: dict[str, str]
     not_numbers: Phrases
+    amounts: dict[str, int]
     double: Phrases
     triple: Phrases
     zero: Phrases
@@ -86,6 +87,7 @@ class Turns:
     denials: Phrases
     """Words that deny what follows, articles and the next verbs between."""
     denied_verbs: Phrases
+    """And how much of it: "not too …"."""
     denials_beside: Phrases
     """Words that deny only what follows at once."""
     denials_behind: Phrases

@@ -52,6 +52,8 @@ def answer(variable: VariableSpec, language: str, said: str) -> JsonValue:
         ("it-IT", "cento", 100),
         ("it-IT", "mille", 1000),
         ("it-IT", "dodici persone", 12),
+        ("it-IT", "mezza dozzina", 6),
+        ("it-IT", "due dozzine", 24),
         ("it-IT", "due, anzi tre", 3),
         ("it-IT", "non due, tre", 3),
         ("it-IT", "1.250", 1250),
@@ -62,6 +64,8 @@ def answer(variable: VariableSpec, language: str, said: str) -> JsonValue:
         ("en-US", "one thousand two hundred", 1200),
         ("en-US", "no, make it three", 3),
         ("en-US", "about ten", 10),
+        ("en-US", "a dozen", 12),
+        ("en-US", "half a dozen", 6),
         ("en-US", "zero", 0),
         ("en-US", "1,250", 1250),
         ("en-US", "2.5", 2.5),
@@ -69,6 +73,7 @@ def answer(variable: VariableSpec, language: str, said: str) -> JsonValue:
         ("es-ES", "veintitrés", 23),
         ("es-ES", "ciento cinco", 105),
         ("es-ES", "treinta y dos", 32),
+        ("es-ES", "una docena", 12),
         ("es-ES", "mil doscientos", 1200),
         ("es-ES", "dos, mejor dicho tres", 3),
     ],
@@ -84,11 +89,13 @@ def test_a_number_is_read_in_words_and_figures(language: str, said: str, number:
         ("it-IT", "due o tre"),
         ("it-IT", "da 2 a 4"),
         ("it-IT", "siamo in due più un bambino"),
+        ("it-IT", "saremo in sei più due bambini"),
         ("it-IT", "una ventina"),
         ("it-IT", "solo io"),
         ("en-US", "two or three"),
         ("en-US", "between 2 and 4"),
         ("en-US", "at most six"),
+        ("en-US", "six plus two kids"),
         ("en-US", "just me"),
         ("es-ES", "dos o tres"),
         ("es-ES", "solo yo"),
@@ -107,7 +114,10 @@ def test_what_names_no_single_number_is_left_to_a_model(language: str, said: str
             for said in ("come no", "Come no, grazie!", "ma come no", "e come no, certo")
         ),
         *(("it-IT", said, False) for said in ("no", "no grazie", "assolutamente no", "sì, anzi no")),
-        *(("it-IT", said, None) for said in ("forse", "non lo so", "mah", "come no?", "non so come, no")),
+        *(
+            ("it-IT", said, None)
+            for said in ("forse", "non lo so", "mah", "sì no", "come no?", "non so come, no")
+        ),
         *(
             ("en-US", said, True)
             for said in ("yes", "yes please", "sure", "yeah", "of course", "absolutely", "okay", "why not")
@@ -116,7 +126,7 @@ def test_what_names_no_single_number_is_left_to_a_model(language: str, said: str
             ("en-US", said, False)
             for said in ("no", "no thanks", "nope", "not really", "I'd rather not", "yes, I mean no")
         ),
-        *(("en-US", said, None) for said in ("maybe", "I don't know")),
+        *(("en-US", said, None) for said in ("maybe", "I don't know", "yeah no", "no yeah")),
         *(
             ("es-ES", said, True)
             for said in ("sí", "claro", "por supuesto", "vale", "desde luego", "cómo no, gracias")
@@ -194,10 +204,13 @@ def test_who_says_that_it_is_not_so_answers_no(language: str, said: str) -> None
         ("it-IT", "mercoledì 11", "2026-03-11"),
         ("it-IT", "ieri", "2026-03-03"),
         ("it-IT", "non lunedì, martedì", "2026-03-10"),
+        ("it-IT", "alle 9 di venerdì", "2026-03-06T08:00:00Z"),
+        ("it-IT", "a mezzogiorno di venerdì", "2026-03-06T11:00:00Z"),
         ("it-IT", "domani mattina", "2026-03-05"),
         ("en-US", "the day after tomorrow", "2026-03-06"),
         ("en-US", "next Friday", "2026-03-06"),
         ("en-US", "this Friday", "2026-03-06"),
+        ("en-US", "not tomorrow, Friday", "2026-03-06"),
         ("en-US", "April 1st", "2026-04-01"),
         ("en-US", "on the 15th", "2026-03-15"),
         ("en-US", "in two weeks", "2026-03-18"),
@@ -290,6 +303,8 @@ def test_an_address_is_read_written_or_spelled(language: str, said: str, address
         ("small please, not medium", "small"),
         ("small or medium", None),
         ("anything but small", None),
+        ("not too large", None),
+        ("nothing too large", None),
         ("larger", None),
         ("enlarge", None),
         ("the biggest", None),
@@ -297,6 +312,22 @@ def test_an_address_is_read_written_or_spelled(language: str, said: str, address
 )
 def test_a_choice_is_one_of_its_words_and_neither_denied_nor_one_of_two(said: str, size: str | None) -> None:
     assert answer(SIZE, "en-US", said) == size  # F5, F38
+
+
+@pytest.mark.parametrize(
+    ("said", "payment"),
+    [
+        ("cash on delivery", "cash"),
+        ("by card on arrival", "card"),
+        ("my identity card", None),
+        ("the card of my wife", None),
+        ("not cash on delivery", None),
+    ],
+)
+def test_a_member_heads_a_short_answer_to_a_question_of_other_words(
+    said: str, payment: str | None
+) -> None:  # contract 26
+    assert found(said, PAYMENT, bot="What shall we settle on?", language="en-US").get("payment") == payment
 
 
 OPEN = {"it-IT": "Come posso aiutarla?", "en-US": "How can I help?", "es-ES": "¿En qué puedo ayudarle?"}
