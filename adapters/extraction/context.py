@@ -19,6 +19,8 @@ _REACH = 40
 _SUPPORT_WORDS = 3
 _SHORT_ANSWER = 4
 """Words up to which an answer is to the point: a number in it needs no word of the variable beside it."""
+_OLDEST = 130
+"""Years that somebody may have."""
 _WORD = re.compile(r"[^\W\d_]+")
 _CLAUSE_END = re.compile(r"[.;?!]|, ")
 
@@ -104,6 +106,8 @@ class Turn:
         return self._scores[place]
 
     def _fit(self, profile: Profile, number: Mention) -> Fit:
+        if "age" in profile.topics and isinstance(number.value, int) and number.value > _OLDEST:
+            return Fit.OTHERS  # "born in 1980"
         if number.topics:
             return Fit.OWN if number.topics & profile.topics else Fit.OTHERS
         behind = self.words_behind(number)

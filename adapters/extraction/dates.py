@@ -59,6 +59,8 @@ class _Patterns:
         count = rf"[0-9]{{1,4}}|{one}"
         year = r"(?:19|20) ?[0-9]{2}(?![0-9])"
         in_year = rf"(?:,? (?:{alternation(tables.year_after)}['’]? ?)?)"
+        # "Marzo ottantacinque": no day of a month, and nothing that it could count.
+        bare_year = r" '?(?P<{}>3[2-9]|[4-9][0-9])(?=$| ?[,.;?!])"
         tail = rf"(?=$| ?[,.;?!]| {alternation(tables.day_tail)})"
         mark = "º" if tables.bare_day_needs_ordinal else "º?"
         number = r"(?<![\w.,/:+-])"
@@ -72,10 +74,11 @@ class _Patterns:
             rf"|(?<![\w/.-])(?P<short>[0-9]{{1,2}}/[0-9]{{1,2}})(?![\w/-])"
             rf"|{number}(?P<day>[0-9]{{1,2}})º?(?: {alternation(tables.of)})? (?P<month>{months})"
             rf"(?:{in_year}(?P<year>{year})"
-            rf"|[ ,]{alternation(tables.year_after)} ?'?(?P<short_year>[0-9]{{2}})(?![\w:.]))?"
+            rf"|[ ,]{alternation(tables.year_after)} ?'?(?P<short_year>[0-9]{{2}})(?![\w:.])"
+            rf"|{bare_year.format('bare_year')})?"
             rf"|(?P<month_before>{months}) (?:the )?(?P<day_after>[0-9]{{1,2}})º?"
-            rf"(?![\wº:/]|[.,][0-9]| [0-9]{{3}})"
-            rf"(?:{in_year}(?P<year_behind>{year}))?"
+            rf"(?![\wº:/]|[.,][0-9]| (?!{year})[0-9]{{3}})"
+            rf"(?:{in_year}(?P<year_behind>{year})|{bare_year.format('bare_year_behind')})?"
             rf"|(?P<relative>{alternation(tables.days)})"
             rf"|{alternation(tables.ahead_lead)} (?P<ahead_n>{count}) (?P<ahead_unit>{units})"
             rf"|(?<![\w.,+-])(?P<from_now_n>{count}) (?P<from_now_unit>{units})"
@@ -258,7 +261,8 @@ def _named(found: re.Match[str], vocabulary: Vocabulary, today: Today, back: boo
         phrase = f"{first}/{second}/{_year(year, today.day, back)}"
     elif not phrase:
         number, month = found["day"] or found["day_after"], found["month"] or found["month_before"]
-        year = found["year"] or found["year_behind"] or found["short_year"]
+        years = ("year", "year_behind", "short_year", "bare_year", "bare_year_behind")
+        year = next((found[each] for each in years if found[each]), None)
         phrase = f"{number} {month}" + (f" {_year(year.replace(' ', ''), today.day, back)}" if year else "")
     near = _plus(today.day, 1 if back else -1)  # so that today itself is the nearest day
     return read_day(phrase, language=vocabulary.code, today=near, order=today.order, back=back)

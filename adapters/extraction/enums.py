@@ -118,6 +118,8 @@ def _meant_for(turn: Turn, profile: Profile, numbers: Sequence[Mention]) -> Sequ
     if turn.names_two(sorted((*named, *counted), key=lambda mention: mention.start)):
         return []
     kept = [m for m in named if _is_meant(turn, profile, m) and not _is_denied(turn, profile, m, named)]
+    # "Una visita di controllo" is a "controllo", though "visita" is a word of "prima visita".
+    kept = [m for m in kept if not m.vague] or kept
     mentions = sorted((*kept, *counted), key=lambda mention: mention.start)
     return [m for m in mentions if not turn.declines(m)]
 

@@ -124,6 +124,8 @@ def score(profile: Profile, asked: Question) -> int:
     """
     own = _NAME_WEIGHT * len(asked.stems & profile.name) + len(asked.stems & (profile.prompt - profile.name))
     against = len(asked.stems & profile.excluded)
+    if not own and profile.spec.type == "number" and asked.topics & profile.topics & _DECIDING["number"]:
+        own = 1  # "How old are you?" is for the age
     if against > own or (against == own > 0 and profile.spec.type not in asked.asks):
         return 0
     return 0 if conflict(asked.topics, profile) else own

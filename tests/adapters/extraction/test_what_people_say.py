@@ -180,6 +180,8 @@ def test_who_does_not_know_or_mind_answers_neither(language: str, said: str) -> 
         ("en-US", "I haven't a car"),
         ("en-US", "I'd rather not"),
         ("en-US", "I do not think so"),
+        ("en-US", "not anymore"),
+        ("it-IT", "non ce l'ho"),
         ("es-ES", "todavía no"),
         ("es-ES", "no lo quiero"),
         ("it-IT", "non ancora"),
@@ -304,6 +306,7 @@ def test_an_address_is_read_written_or_spelled(language: str, said: str, address
         ("small or medium", None),
         ("anything but small", None),
         ("not too large", None),
+        ("tell me about large", None),
         ("nothing too large", None),
         ("larger", None),
         ("enlarge", None),
@@ -312,6 +315,49 @@ def test_an_address_is_read_written_or_spelled(language: str, said: str, address
 )
 def test_a_choice_is_one_of_its_words_and_neither_denied_nor_one_of_two(said: str, size: str | None) -> None:
     assert answer(SIZE, "en-US", said) == size  # F5, F38
+
+
+AGE = VariableSpec("age", "age", "number", "The age of the patient, età, edad.")
+BIRTH = VariableSpec("birth", "birthDate", "date", "The patient's date of birth.")
+VISIT = VariableSpec("visit", "visit", "enum", "Il tipo di visita.", ("prima visita", "controllo"))
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "age"),
+    [
+        ("en-US", "forty two", 42),
+        ("en-US", "I'm 42", 42),
+        ("en-US", "born in 1980", None),
+        ("it-IT", "ne ho quarantadue", 42),
+        ("it-IT", "sono del 1980", None),
+        ("es-ES", "tengo cuarenta y dos", 42),
+    ],
+)
+def test_who_is_asked_how_old_he_is_tells_his_age(language: str, said: str, age: int | None) -> None:  # F38
+    bot = {"en-US": "How old are you?", "it-IT": "Quanti anni ha?", "es-ES": "¿Cuántos años tiene?"}[language]
+    assert found(said, AGE, PEOPLE, bot=bot, language=language) == ({} if age is None else {"age": age})
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "day"),
+    [
+        ("en-US", "March 4th 1985", "1985-03-04"),
+        ("en-US", "March 4 85", "1985-03-04"),
+        ("it-IT", "quattro marzo ottantacinque", "1985-03-04"),
+        ("it-IT", "primo maggio settantadue", "1972-05-01"),
+        ("it-IT", "il 4 marzo 85 persone", "2026-03-04"),
+    ],
+)
+def test_the_year_of_a_birth_is_said_in_full_or_in_two_digits(  # F38
+    language: str, said: str, day: str
+) -> None:
+    bot = {"en-US": "What is your date of birth?", "it-IT": "Qual è la sua data di nascita?"}[language]
+    assert found(said, BIRTH, bot=bot, language=language) == {"birth": day}
+
+
+def test_a_whole_member_counts_before_a_word_of_another() -> None:  # F38
+    said = "una visita di controllo"
+    assert found(said, VISIT, bot="Di che visita ha bisogno?", language="it-IT") == {"visit": "controllo"}
 
 
 @pytest.mark.parametrize(
