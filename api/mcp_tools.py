@@ -231,11 +231,7 @@ class ConversationTools:
         if reply["result"] is True:
             head = f"{reply['command']}\nThe task is now {reply['taskName']!r}. Go on by this prompt:"
             return ToolReply(reply, f"{head}\n\n{reply['prompt']}")
-        enterable = [task["name"] for task in reply["reachableTasks"] if not task["missingVariables"]]
-        text = (
-            f"{reply['command']}\nThe task is still {reply['from']!r}: {reply['reason']}.\n"
-            f"Can be entered now: {', '.join(enterable) or 'no task'}"
-        )
+        text = f"{reply['command']}\n{_standing(reply)}\nCan be entered now: {_enterable(reply)}"
         return ToolReply(reply, text)
 
     async def get_memory(self, call: ToolCall) -> ToolReply:
@@ -318,6 +314,24 @@ def _pointing_into_arguments(refused: CorrectTheInput) -> CorrectTheInput:
 
 
 # --- texts for the model ----------------------------------------------------------------------------
+
+
+def _standing(refused: TaskRefused) -> str:
+    advanced = refused.get("advanced")
+    if advanced is not None:
+        return f"{refused['reason']}. The conversation went on by itself: the task is now {advanced['to']!r}."
+    return f"The task is still {refused['from']!r}: {refused['reason']}."
+
+
+def _enterable(refused: TaskRefused) -> str:
+    """Names of the tasks that neither a variable, a condition nor a text that waits keeps shut."""
+    held = refused["code"] == "waiting_for_approval"
+    names = [
+        task["name"]
+        for task in refused["reachableTasks"]
+        if not (held or task["missingVariables"]) and (task["condition"] is None or task["condition"]["met"])
+    ]
+    return ", ".join(names) or "no task"
 
 
 def _known(dump: MemoryDump) -> str:

@@ -39,7 +39,8 @@ from api.mcp_tools import ConversationTools, Tool, ToolCall, ToolReply
 from service.settings import Settings
 from service.wiring import build_service
 from system_prompts.loader import load_system_prompts
-from tests.api.harness import BASE_URL, CALL, Scene, clinic, keyring_of, open_scene
+from tests.api.harness import BASE_URL, CALL, Scene, clinic, keyring_of, needs, open_scene
+from tests.flow_engine.documents.samples import aio_task, minimal_version
 from tests.flow_engine.runtime.table_readers import parse_markdown
 
 pytestmark = pytest.mark.anyio
@@ -220,6 +221,35 @@ async def test_a_refused_change_is_a_result_and_no_error(mode: str) -> None:  # 
         assert refused["reason"] in text_of(result)
         assert "operator, supervised" in text_of(result)
         assert (await scene.prompt())["revision"] == refused["revision"]
+
+
+async def test_the_text_of_a_refusal_names_only_tasks_that_nothing_keeps_shut() -> None:  # F12, F35
+    shut = {"when": "vars.var_number > 1", "reason": "Ask first."}
+    tasks = [
+        aio_task("who", connectedTasks=["book", "shut", "open"], connectionConditions={"shut": shut}),
+        aio_task("book", transitionParameters=needs("var_number"), connectedTasks=["who"]),
+        *(aio_task(name, connectedTasks=["who"]) for name in ("shut", "open")),
+    ]
+    document = minimal_version(tasks=tasks, firstTask="who")
+    async with open_scene(document) as scene, connected(scene.app) as client:
+        await scene.started()
+        assert text_of(await call(client, "change_task", task="shut")).endswith("Can be entered now: open")
+
+
+async def test_the_text_of_a_refusal_that_led_on_names_the_task_that_is_entered() -> None:  # F12, F35
+    way = {"open": {"when": "refusals('book') >= 1", "advance": "auto"}}
+    tasks = [
+        aio_task("who", connectedTasks=["book", "open"], connectionConditions=way),
+        aio_task("book", transitionParameters=needs("var_number"), connectedTasks=["who"]),
+        aio_task("open", connectedTasks=["who"]),
+    ]
+    document = minimal_version(tasks=tasks, firstTask="who")
+    async with open_scene(document) as scene, connected(scene.app) as client:
+        await scene.started()
+        text = text_of(await call(client, "change_task", task="book"))
+        assert text.startswith("/start_task open AIO\n")
+        assert "the task is now 'open'" in text
+        assert "still 'who'" not in text
 
 
 @pytest.mark.parametrize("mode", MODES)
