@@ -9,7 +9,7 @@
    checksum of what was sent proves it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol, cast
@@ -291,6 +291,16 @@ def begun_by(entry: JournalEntry) -> tuple[str | None, Fork | None] | None:
     if asked["op"] == "fork":
         return asked["tag"], Fork(asked["conversationId"], asked["seq"])
     return (asked.get("tag"), None) if "tenant" in entry.delta else None
+
+
+def versions_of(entry: JournalEntry) -> Iterator[tuple[int, str, str]]:
+    """Where an entry tells which version the conversation is on: from which entry on, the version's id and
+    content hash."""
+    if entry.base is not None and entry.base.session is not None:
+        yield entry.seq - 1, entry.base.session.version_id, entry.base.session.content_hash
+    changed = as_object(entry.delta.get("session"))
+    if "contentHash" in changed:
+        yield entry.seq, str(changed.get("versionId", "")), str(changed["contentHash"])
 
 
 def folded(before: LoadedConversation, entry: JournalEntry) -> LoadedConversation:

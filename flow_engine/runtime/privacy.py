@@ -7,6 +7,7 @@ costs a look at an empty mapping.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import cast
 
 import orjson
@@ -136,8 +137,9 @@ def _objects(items: object) -> list[dict[str, object]]:
 
 class Veil:
     """Masks the entries of one conversation's journal. It knows the secrets of the entries that it has been
-    shown, and those that it was made with; `flow` is that of the conversation now. `instead` gives what a
-    variable's own value is shown as."""
+    shown, and those that it was made with. `flow` is that of the conversation now; where entries ran on
+    another version, of a conversation before it under its id too, `ran_on` tells it. A variable is sensitive
+    where either of the two says so. `instead` gives what a variable's own value is shown as."""
 
     def __init__(
         self,
@@ -147,6 +149,7 @@ class Veil:
         instead: Callable[[VariableSpec | None, JsonValue], JsonValue] = shown,
     ) -> None:
         self._flow = flow
+        self._ran_on: list[tuple[int, CompiledFlow]] = []
         self._known = list(known)
         self._instead = instead
         self._secrets: Secrets | None = None
@@ -161,6 +164,24 @@ class Veil:
             self._secrets = Secrets(self._known)
         return self._secrets.json(value)
 
+    def ran_on(self, seq: int, flow: CompiledFlow) -> None:
+        """From the entry `seq` on it was this version; told in their order, each before its entry is
+        learned."""
+        self._ran_on.append((seq, flow))
+
+    def _flow_of(self, seq: int) -> CompiledFlow:
+        return next((flow for since, flow in reversed(self._ran_on) if since <= seq), self._flow)
+
+    def _sensitive(self, seq: int, name: str) -> VariableSpec | None:
+        """The variable of an entry, by id or name; None for one that is not sensitive. What neither its
+        version nor the present one has is as sensitive as it was before, and hidden where nobody knows."""
+        own = (self._flow_of(seq), self._flow)
+        found = [spec for flow in own if (spec := flow.variables.resolve(name)) is not None]
+        if not found:
+            earlier = (flow.variables.resolve(name) for _, flow in self._ran_on)
+            found = [*filter(None, earlier)] or [VariableSpec(name, name, "string", sensitive=True)]
+        return next((spec for spec in found if spec.sensitive), None)
+
     def learn(self, entry: JournalEntry) -> None:
         """Take up the sensitive values that an entry wrote, and those of its base; and which messages have
         been read by then. Entries come in their order, and may come again."""
@@ -169,7 +190,8 @@ class Veil:
             self._follow(entry)
         known = list(self._values_of(entry))
         if entry.base is not None:
-            known += values_stored(self._flow, entry.base)
+            for flow in (self._flow, self._flow_of(entry.seq - 1)):
+                known += values_stored(flow, entry.base)
         fresh = [each for each in known if each not in self._known]
         if fresh:
             self._known += fresh
@@ -194,28 +216,27 @@ class Veil:
         return name in self._unread or name in self._never_read
 
     def _values_of(self, entry: JournalEntry) -> Iterator[Known]:
-        for name in _WRITTEN:
-            for var_id, stored in as_object(entry.delta.get(name)).items():
-                if var_id in self._flow.sensitive:
-                    yield from _values_in(self._flow.sensitive[var_id], as_object(stored))
-        for write in _objects(entry.input.get("writes")):
-            spec = self._flow.variables.resolve(str(write.get("varId")))
-            if spec is not None and spec.sensitive:
-                yield from _values_in(spec, write)
+        stored = (as_object(entry.delta.get(name)).items() for name in _WRITTEN)
+        asked = ((str(write.get("varId")), write) for write in _objects(entry.input.get("writes")))
+        for var_id, each in chain(*stored, asked):
+            spec = self._sensitive(entry.seq, var_id)
+            if spec is not None:
+                yield from _values_in(spec, as_object(each))
         for var_id, heard in as_object(as_object(entry.delta.get("mining")).get("provenance")).items():
-            if var_id in self._flow.sensitive:
-                yield self._flow.sensitive[var_id], cast("JsonValue", as_object(heard).get("superseded"))
+            spec = self._sensitive(entry.seq, var_id)
+            if spec is not None:
+                yield spec, _of(heard, "superseded")
 
     def masked(self, entry: JournalEntry) -> JournalEntry:
         """The entry as everybody may see it, without its base."""
         self.learn(entry)
-        sensitive, resolve = self._flow.sensitive, self._flow.variables.resolve
         asked = {**as_object(self.json(entry.input)), "op": entry.input["op"]}
         delta = {**as_object(self.json(entry.delta))}
         if "writes" in asked:
             writes = zip(_objects(entry.input["writes"]), _objects(asked["writes"]), strict=True)
             asked["writes"] = [
-                self._entry(resolve(str(write.get("varId"))), write, masked) for write, masked in writes
+                self._entry(self._sensitive(entry.seq, str(write.get("varId"))), write, masked)
+                for write, masked in writes
             ]
         if asked["op"] == "handle-utterance":
             hidden_as = MASKS[True] if self.waits(entry) else self._hidden.get(_name_of(entry))
@@ -224,22 +245,17 @@ class Veil:
             if name in delta:
                 stored, masked = as_object(entry.delta[name]), as_object(delta[name])
                 delta[name] = {
-                    id: self._entry(sensitive.get(id), as_object(each), as_object(masked[id]))
+                    id: self._entry(self._sensitive(entry.seq, id), as_object(each), as_object(masked[id]))
                     for id, each in stored.items()
                 }
         mining = as_object(entry.delta.get("mining"))
         if "provenance" in mining:
-            heard = {id: as_object(each) for id, each in as_object(mining["provenance"]).items()}
-            masks = as_object(as_object(delta["mining"])["provenance"])
-            provenance = {
-                id: {
-                    **as_object(masks[id]),
-                    "superseded": self._instead(sensitive.get(id), _of(each, "superseded")),
-                }
-                if id in sensitive and "superseded" in each
-                else masks[id]
-                for id, each in heard.items()
-            }
+            provenance = {**as_object(as_object(delta["mining"])["provenance"])}
+            for id, each in as_object(mining["provenance"]).items():
+                spec = self._sensitive(entry.seq, id)
+                if spec is not None and "superseded" in as_object(each):
+                    instead = self._instead(spec, _of(each, "superseded"))
+                    provenance[id] = {**as_object(provenance[id]), "superseded": instead}
             delta["mining"] = {**as_object(delta["mining"]), "provenance": provenance}
         return replace(
             entry,
@@ -255,7 +271,7 @@ class Veil:
     ) -> Mapping[str, object]:
         """A stored or written entry of the memory, whose texts are `masked` already: what stands for its
         value is not masked again. One description keeps a custom value writable."""
-        if spec is None or not spec.sensitive:
+        if spec is None:
             return masked
         described = [{"name": spec.name, "value": shown(spec, True)}]
         return {

@@ -27,7 +27,9 @@ from flow_engine.runtime.journal import (
     ConversationJournal,
     JournalEntry,
     begun_by,
+    folded,
     states_of,
+    versions_of,
 )
 from flow_engine.runtime.privacy import Veil, masked_reply, values_stored
 from flow_engine.runtime.replies import JsonObject, KnownVariable, MemoryVariable
@@ -36,6 +38,7 @@ from flow_engine.runtime.session import Session
 from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.use_cases.rebuilding import as_sent, replied
 from flow_engine.use_cases.transactor import Transactor
+from flow_engine.use_cases.versions_in_use import Versions
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import Channel, Phase
 
@@ -283,14 +286,24 @@ class History:
         """One that knows every sensitive value of the journal; None where there is nothing to mask."""
         loaded, _ = await self.state(conversation)
         flow = (await self._transactor.resume(conversation, loaded)).flow
-        if not flow.sensitive:
+        if not flow.sensitive and await self._is_whole(conversation, loaded):
             return None
         veil, seen = Veil(flow, values_stored(flow, loaded)), 0
         while part := await self._journal.after(conversation, seen, at_most=ENTRIES_AT_MOST):
             for entry in part:
-                veil.learn(entry)
+                await learn(veil, entry, self._transactor.versions, conversation.tenant_id)
             seen = part[-1].seq
         return veil
+
+    async def _is_whole(self, conversation: ConversationRef, loaded: LoadedConversation) -> bool:
+        """Whether the journal begins with this very conversation, on the version that it is on now: neither
+        with one before it under its id, nor on a version that it has moved from."""
+        first = await self._journal.after(conversation, 0, at_most=1)
+        began = folded(first[0].base or LoadedConversation(), first[0]).session if first else None
+        now = loaded.session
+        return began is None or (
+            now is not None and (began.started_at, began.content_hash) == (now.started_at, now.content_hash)
+        )
 
     async def at(self, conversation: ConversationRef, seq: int, *, reveal: bool) -> MomentReply:
         """Sensitive values are masked unless `reveal`, in the reply too. Raises LookElsewhere
@@ -337,6 +350,14 @@ class History:
             return entries
         await self.state(conversation)
         raise LookElsewhere("entry_unknown", f"there is no entry {seq} in the journal, or not any more")
+
+
+async def learn(veil: Veil, entry: JournalEntry, versions: Versions, tenant_id: str) -> None:
+    """Have it take up an entry, with the version that the entry ran on. Raises CallTheOperator
+    `definition_lost`."""
+    for since, version_id, content_hash in versions_of(entry):
+        veil.ran_on(since, (await versions.pinned(tenant_id, version_id, content_hash)).flow)
+    veil.learn(entry)
 
 
 def conversation_reply(

@@ -28,6 +28,7 @@ from flow_engine.runtime.privacy import Veil, values_stored
 from flow_engine.runtime.session import encode_session
 from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.use_cases.archiving import KeptJournal
+from flow_engine.use_cases.history import learn
 from flow_engine.use_cases.versions_in_use import Versions
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import Channel, HumanOutcome, Source, UtteranceType
@@ -276,7 +277,8 @@ class Recordings:
         veil = None if in_clear else await self._veil(conversation.tenant_id, state, entries)
         whole = None if before.session is None else whole_of(before)
         if veil is not None:
-            whole = whole and veil.masked(replace(entries[0], delta=whole)).delta
+            stood = entries[0] if entries[0].base is None else replace(entries[0], seq=entries[0].seq - 1)
+            whole = whole and veil.masked(replace(stood, delta=whole)).delta
             entries = [veil.masked(entry) for entry in entries]
         head = (await self._index.one(conversation)).head
         begun = [each for entry in entries if (each := begun_by(entry)) is not None]
@@ -310,11 +312,9 @@ class Recordings:
         if session is None:
             return None
         flow = (await self._versions.pinned(tenant_id, session.version_id, session.content_hash)).flow
-        if not flow.sensitive:
-            return None
         veil = Veil(flow, values_stored(flow, state), instead=StandIns())
         for entry in entries:
-            veil.learn(entry)
+            await learn(veil, entry, self._versions, tenant_id)
         return veil
 
     async def _version(self, tenant_id: str, version_id: str, content_hash: str) -> RecordedVersion:

@@ -270,6 +270,52 @@ async def test_the_journal_masks_what_is_not_known_any_more(scene: Scene) -> Non
     assert whole[1]["input"]["writes"][0]["varId"] == "code"
 
 
+def bare(closure: JsonObject) -> JsonObject:
+    """A version that knows nothing of the sensitive variables."""
+    return minimal_version(_id="version-2", variables=[], tasks=[aio_task(**closure)], **closure)
+
+
+async def assert_journal_masked(scene: Scene, conversation: str = "conv-1") -> None:
+    url = f"/v1/conversations/{conversation}"
+    newest = (await scene.http.get(url)).json()["seq"]
+    for path in ("/journal", "/recording", *(f"/at/{seq}" for seq in range(1, newest + 1))):
+        reply = await scene.http.get(url + path)
+        assert reply.status_code == 200, reply.text
+        told = reply.json()
+        told.pop("versions", None)
+        assert_masked(json.dumps(told))
+
+
+async def test_a_conversation_before_it_under_its_id_stays_masked() -> None:  # journal: sensitive
+    alone = {"closureConfig": {"multiContact": False}}
+    async with open_scene(document(tasks=[aio_task(**alone)], **alone), bare(alone)) as scene:
+        await scene.started()
+        await scene.written(entry("code", NEEDLES["code"]))
+        await scene.say("m1", "It is NEEDLE-80A01H501U")
+        await scene.end(reason="NEEDLE-80A01H501U hung up")
+        await scene.started(contactId="call-2", conversationalFlowVersionId="version-2")
+        await assert_journal_masked(scene)
+
+
+@pytest.mark.parametrize("forked", [False, True])
+async def test_what_the_version_lacks_by_now_stays_masked(forked: bool) -> None:  # journal: sensitive
+    shared = {"closureConfig": multi_contact()}
+    async with open_scene(document(tasks=[aio_task(**shared)])) as scene:
+        flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        await scene.save(flow_id, bare(shared))
+        await scene.started()
+        await scene.written(entry("code", NEEDLES["code"]))
+        if forked:
+            order = {"atRevision": 2, "conversationId": "fork-1", "versionId": "version-2"}
+            assert (await scene.post("/v1/conversations/conv-1/fork", order)).status_code == 201
+            await assert_journal_masked(scene, "fork-1")
+            return
+        order = {"fromVersionId": "version-1", "toVersionId": "version-2"}
+        moved = await scene.post(f"/v1/flows/{flow_id}/migrations?dryRun=false", order)
+        assert moved.json()["counts"]["migrated"] == 1
+        await assert_journal_masked(scene)
+
+
 async def test_card_numbers_are_masked_before_anything_is_kept(scene: Scene) -> None:  # journal: sensitive
     await scene.started()
     await scene.say("m1", f"My card is {CARD}, exp 12/29")
