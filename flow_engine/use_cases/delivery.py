@@ -61,7 +61,7 @@ class ReadEvents:
             event, hidden_as = queued.event, None
             if secrets is not None:
                 event = masked_event(event, secrets)
-            if mark is not None and runner.flow.hears:
+            if mark is not None:
                 if mark.message in unread and self._transactor.clock.now() < mark.at + READ_WITHIN:
                     break
                 lost = mark.message in unread or mark.message not in known

@@ -173,6 +173,17 @@ async def test_what_was_said_before_it_began_anew_stays_hidden() -> None:  # jou
         assert "347" not in repr(await sent_on(scene)) + repr(await journal(scene))
 
 
+async def test_what_was_said_before_another_flow_began_it_anew_stays_hidden() -> None:  # journal: sensitive
+    single = {"closureConfig": {"multiContact": False}}
+    async with open_scene(document(**single), clinic(_id="version-2", **single)) as scene:
+        await scene.started()
+        await scene.say("m-1", "Call me on +39 347 123 4567")
+        await scene.started(contactId="call-2", conversationalFlowVersionId="version-2")
+        await heard(scene)
+        assert await bodies(scene) == ["[hidden]"]
+        assert await journal(scene) == ["[hidden]"]
+
+
 async def test_a_moment_is_rebuilt_to_the_byte(scene: Scene) -> None:  # journal: at
     said = await scene.say("m-1", "Call me on +39 347 123 4567")
     await heard(scene)
