@@ -302,14 +302,16 @@ class ConversationalFlowRunner(HumanPart):
         self._note("handler_failed", contact_id, reason=reason)
 
     def migrate_to(self, flow: CompiledFlow, task_id: str, mapping: Mapping[str, str]) -> None:
-        """Go on in a task of another version, of the same type and in the same part of it. What is remembered
-        by task goes along; `mapping` tells of other tasks, by id. Raises UnknownStates for a task in which it
-        cannot stand."""
+        """Go on in a task of another version, of the same type and in the same part of it; in its default
+        language where it lacks the one that is spoken. What is remembered by task goes along; `mapping` tells
+        of other tasks, by id. Raises UnknownStates for a task in which it cannot stand."""
         old_task, old_version = self.session.task.task_id, self.session.version_id
         states = flow.chart.moved(self.session.states, old_task, task_id)
         remembered = self.session.by_other_ids({**flow.counterparts(self.flow, mapping), old_task: task_id})
         self.flow = flow
         self._set_states(states)
+        spoken = flow.supported_language(self.session.language)
+        self._update(language=spoken or flow.document.default_language)  # which the texts may name
         self._update(
             version_id=flow.version_id,
             content_hash=flow.content_hash,

@@ -150,6 +150,20 @@ async def test_the_time_limit_is_that_of_the_new_version_s_task(
             assert (await scene.http.get("/v1/conversations/conv-1")).json()["status"] == status
 
 
+async def test_a_language_that_the_new_version_lacks_gives_way_to_its_default() -> None:  # F28, contract 16
+    spoken = {"defaultLanguage": "en-US", "supportedLanguages": ["en-US", "it-IT"]}
+    async with open_scene(clinic(**spoken, globalPrompt="In {{ $language }}.")) as scene:
+        await scene.started(language="it")
+        await scene.started(conversationId="english")
+        left = {"defaultLanguage": "es-ES", "supportedLanguages": ["es-ES", "en-US"]}
+        flow_id = await publish_next(scene, clinic(**left, globalPrompt="In {{ $language }}."))
+        await migrate(scene, flow_id, dry_run=False)
+        data = await scene.started()
+        assert (data["language"], data["supportedLanguages"]) == ("es-ES", ["es-ES", "en-US"])
+        assert "In es-ES." in data["prompt"]
+        assert (await scene.started(conversationId="english"))["language"] == "en-US"
+
+
 async def test_what_stands_in_the_way_is_said_and_the_conversation_stays(scene: Scene) -> None:
     document = clinic()
     document["tasks"] = [t for t in document["tasks"] if t["_id"] != "visit"]
