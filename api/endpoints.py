@@ -106,20 +106,22 @@ class Call(msgspec.Struct, frozen=True):
 
     def refuse_wrong_parameters(self, known: Mapping[str, Parameter]) -> None:
         """Raises CorrectTheInput with every parameter of the query that there is none of, as
-        `parameter_unknown` naming what it may have meant, and every value that cannot be read, as
-        `<name>_invalid`."""
+        `parameter_unknown` naming what it may have meant, every one that is given more than once, as
+        `parameter_repeated`, and every value that cannot be read, as `<name>_invalid`."""
+        query = QueryParams(self.scope["query_string"])
         findings = [
-            finding
-            for name in QueryParams(self.scope["query_string"])
-            for finding in self._wrong(name, known)
+            finding for name in query for finding in self._wrong(name, known, times=len(query.getlist(name)))
         ]
         if findings:
             raise CorrectTheInput(findings[0].code, findings[0].message, findings)
 
-    def _wrong(self, name: str, known: Mapping[str, Parameter]) -> Sequence[Finding]:
+    def _wrong(self, name: str, known: Mapping[str, Parameter], *, times: int) -> Sequence[Finding]:
         if name not in known:
             message = f"{name!r} is no query parameter here; {nearest(name, list(known))}"
             return (Finding("", "parameter_unknown", message),)
+        if times > 1:  # one of them would count, and the others be passed over without a word
+            message = f"{name!r} is given {times} times; accepted is one"
+            return (Finding("", "parameter_repeated", message),)
         schema = cast("Mapping[str, Any]", known[name].schema)
         check = known[name].check
         try:

@@ -82,6 +82,14 @@ class TestBodies:
             assert (await scene.http.get("/v1/prompt/c?waitms=1")).status_code == 422
             assert (await scene.http.get("/health/live?probe=1")).status_code == 200
 
+    async def test_a_repeated_query_parameter_is_refused(self) -> None:  # contract 10, F27
+        async with open_scene(clinic()) as scene:
+            flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+            reply = await scene.post(f"/v1/flows/{flow_id}/versions?tag=prod&tag=beta", clinic())
+            assert findings(reply) == [("", "parameter_repeated")]
+            assert "'tag' is given 2 times" in reply.text
+            assert len((await scene.http.get(f"/v1/flows/{flow_id}/versions")).json()) == 1
+
     @pytest.mark.parametrize(
         "ts", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "9999-12-31T23:00:00Z"]
     )
