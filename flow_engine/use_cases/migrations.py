@@ -10,6 +10,7 @@ conversation of a version, what would become of it:
 and then does exactly that, conversation by conversation, each in one atomic commit. The memory goes
 along; values of variables that the new version lacks stay stored, unseen. The task that a digression
 returns to, and those that counts are of, are found like its own. The task's templates are rendered anew.
+Of a split it is no conversation any more: what came of it is no one version's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -183,11 +184,15 @@ class Migrations:
             if verdict.to_task is None or dry_run:
                 return Decision(_row(conversation, verdict, False, runner.session.revision))
             runner.migrate_to(new, verdict.to_task.id, mapping)
-            fresh = _empty(new)
             order = {"from": old.version_id, "to": new.version_id, "mapping": mapping}
-            asked = JournalInput("migration", order)
+            split = loaded.mining.rollout
             transition = Transition(
-                runner, ReplyTemplate(b""), asked, guards_memory=True, added_variables=fresh
+                runner,
+                ReplyTemplate(b""),
+                JournalInput("migration", order),
+                guards_memory=True,
+                added_variables=_empty(new),
+                mining=None if split is None else loaded.mining.model_copy(update={"rollout": None}),
             )
             return Decision(_row(conversation, verdict, True, runner.session.revision), transition)
 

@@ -293,6 +293,23 @@ class TestOutcomes:
             await rollout.ended("c1")
             assert (await rollout.side(version))["conversations"] == 1
 
+    async def test_one_that_was_migrated_counts_for_no_version(self) -> None:  # journal: outcomes
+        async with rolling() as rollout:
+            await rollout.split(guard={"metric": "refused", "worseBy": 0.5, "minimum": 1})
+            base = [f"c{n}" for n in range(12) if await rollout.started(f"c{n}") == "version-1"]
+            await rollout.refused(base[0])
+            order = {"fromVersionId": "version-1", "toVersionId": "version-2", "limit": 1}
+            moved, rest = base[0], base[1:]
+            for each in rest:
+                await rollout.ended(each)
+            url = f"/v1/flows/{rollout.flow_id}/migrations?dryRun=false"
+            report = (await rollout.scene.post(url, order)).json()
+            assert [row["conversationId"] for row in report["conversations"]] == [moved]
+            await rollout.ended(moved)
+            assert (await rollout.side("version-1"))["conversations"] == len(rest)
+            assert (await rollout.side("version-2"))["conversations"] == 0
+            assert (await rollout.outcomes())["rolledBack"] is None
+
     async def test_new_weights_keep_the_counts_and_another_base_begins_anew(self) -> None:
         async with rolling() as rollout:
             await rollout.split()
