@@ -19,7 +19,7 @@ from api.endpoints import (
     refused_parameter,
     whole_number,
 )
-from api.streams import EVENT_STREAM, EventStream, journal_events, list_events
+from api.streams import EVENT_STREAM, EventStream, journal_events, list_events, prefers_events
 from flow_engine.runtime.journal import ENTRIES_AT_MOST
 from flow_engine.use_cases.following import JournalStreams
 from flow_engine.use_cases.forking import ForkOrder, Forks
@@ -77,7 +77,7 @@ class HistoryRoutes:
         )
         limit = call.limit(ROWS, at_most=ROWS_AT_MOST)
         cursor = call.query("cursor")
-        if EVENT_STREAM in header(call.scope["headers"], b"accept", ""):
+        if prefers_events(header(call.scope["headers"], b"accept", "")):
             if cursor is not None:
                 message = "a list that is followed begins with the newest: leave 'cursor' out"
                 raise refused_parameter("cursor_invalid", message)

@@ -6,6 +6,7 @@ seconds keeps proxies from cutting a quiet stream. The last event is `end`, its 
 """
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
@@ -23,9 +24,22 @@ KEEP_ALIVE_S = 15.0
 TAKEN_WITHIN_S = 30.0
 """A client that does not take what is sent for so long is given up."""
 
+_WEIGHT = re.compile(r"[01](\.[0-9]{0,3})?")
 _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 log: Any = structlog.get_logger("flow_engine.http")
+
+
+def prefers_events(accept: str) -> bool:
+    """Whether an `Accept` asks for events, and for JSON no more than for them; a weight of 0 is a refusal
+    (RFC 9110)."""
+    weights = {EVENT_STREAM: 0.0, "application/json": 0.0}
+    for each in accept.lower().replace(" ", "").split(","):
+        name, *parameters = each.split(";")
+        told = next((part[2:] for part in parameters if part.startswith("q=")), "1")
+        if name in weights:
+            weights[name] = float(told) if _WEIGHT.fullmatch(told) else 1.0
+    return weights[EVENT_STREAM] > 0 and weights[EVENT_STREAM] >= weights["application/json"]
 
 
 class Part(Protocol):

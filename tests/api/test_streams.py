@@ -261,6 +261,28 @@ class TestLists:
             await scene.end()
             assert orjson.loads((await reader.event())["data"]) == {"conversations": [], "gone": ["conv-1"]}
 
+    @pytest.mark.parametrize(
+        "accept",
+        [
+            "text/event-stream;q=0",
+            "application/json, text/event-stream;q=0.1",
+            "text/event-stream; q=0.5, application/json; q=0.6",
+            "text/event-streams",
+        ],
+    )
+    async def test_who_prefers_json_gets_it(self, live: tuple[Scene, Wire], accept: str) -> None:  # F36
+        reply = await live[0].http.get(f"{self.PATH}?cursor=W251bGwsbnVsbF0=", headers={"Accept": accept})
+        assert (reply.status_code, reply.json()["cut"]) == (200, False)
+
+    @pytest.mark.parametrize(
+        "accept", ["Text/Event-Stream", "application/json, text/event-stream", "text/event-stream, */*;q=0.1"]
+    )
+    async def test_who_asks_for_events_no_less_follows(
+        self, live: tuple[Scene, Wire], accept: str
+    ) -> None:  # F36
+        reply = await live[0].http.get(f"{self.PATH}?cursor=W251bGwsbnVsbF0=", headers={"Accept": accept})
+        assert "is followed" in reply.json()["detail"]
+
     async def test_a_list_counts_as_a_stream_and_takes_no_cursor(self, live: tuple[Scene, Wire]) -> None:
         scene, wire = live
         async with self.listed(wire) as one, self.listed(wire) as other:
