@@ -14,7 +14,7 @@ from typing import Literal
 import orjson
 from typing_extensions import TypedDict
 
-from flow_engine.documents import FlowVersion, Task
+from flow_engine.documents import FlowVersion, Task, normalise_name
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.json_values import as_object
 from flow_engine.masking import Secrets, shown
@@ -145,13 +145,13 @@ class Previews:
 
 
 def _task(version: FlowVersion, named: str) -> tuple[int, Task]:
-    """The task of that id, else of that name, and its place in the document. Raises CorrectTheInput
-    `task_unknown`."""
+    """The task of that id, else of that name, however it is spelled (F4), and its place in the document.
+    Raises CorrectTheInput `task_unknown`."""
     for number, task in enumerate(version.tasks):
         if task.id == named:
             return number, task
     for number, task in enumerate(version.tasks):
-        if task.effective_name == named:
+        if normalise_name(task.effective_name) == normalise_name(named):
             return number, task
     known = ", ".join(repr(task.id) for task in version.tasks[:20]) or "none"
     message = f"the document has no task {named!r}; its tasks are: {known}"

@@ -97,6 +97,13 @@ async def test_what_a_template_gets_wrong_is_told_beside_its_text(scene: Scene) 
     assert text["problems"][0]["code"] == "template_unclosed"
 
 
+async def test_a_task_is_named_as_everywhere(scene: Scene) -> None:  # F4
+    document = edited()
+    document["tasks"][0]["name"] = "Recepción del día"
+    reply = await asked(scene, document=document, task="recepcion  DEL dia")
+    assert (reply.status_code, reply.json()["taskId"]) == (200, "reception")
+
+
 async def test_what_cannot_be_rendered_has_pointers(scene: Scene) -> None:
     broken = edited()
     broken["tasks"][0]["prompt"] = 3
