@@ -1,10 +1,12 @@
 """The account that a bridge registers with."""
 
 import re
+import uuid
 from dataclasses import dataclass
 
 from pydantic import SecretStr
 
+from channels.voice.sip_bridge import messages
 from flow_engine.values import whole_number_in
 
 SIP_PORT = 5060
@@ -25,6 +27,25 @@ class Account:
     @property
     def server(self) -> tuple[str, int]:
         return server_in(self.domain)
+
+    def proof(self, reply: messages.SipMessage, method: str, uri: str) -> tuple[str, str]:
+        """The header that has a request taken which `reply`, a 401 or 407, asks a proof of: it answers the
+        first challenge that can be answered. Raises NotSip."""
+        asked, answered = (
+            ("www-authenticate", "authorization")
+            if reply.status == 401
+            else ("proxy-authenticate", "proxy-authorization")
+        )
+        password, nonce_use = self.password.get_secret_value(), uuid.uuid4().hex[:16]
+        reason = "a challenge that is none"
+        for _, challenge in reply.all(asked):
+            try:
+                value = messages.credentials(challenge, self.username, password, method, uri, nonce_use)
+            except messages.NotSip as error:
+                reason = str(error)
+            else:
+                return answered, value
+        raise messages.NotSip(reason)
 
 
 def server_in(domain: str) -> tuple[str, int]:

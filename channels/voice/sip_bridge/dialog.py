@@ -11,6 +11,7 @@ import structlog
 from channels.voice.carriers.call_control import address_in
 from channels.voice.carriers.sip.calls import sip_call
 from channels.voice.sip_bridge import messages
+from channels.voice.sip_bridge.account import Account
 from channels.voice.sip_bridge.agent_stream import AgentAway, AgentStream, offered
 from channels.voice.sip_bridge.descriptions import AudioOffer, read_offer, write_answer
 from channels.voice.sip_bridge.invites import ReceivedInvite
@@ -28,7 +29,7 @@ class Server(Protocol):
     """What a dialog needs of its phone."""
 
     @property
-    def username(self) -> str: ...
+    def account(self) -> Account: ...
 
     @property
     def host(self) -> str: ...
@@ -179,7 +180,7 @@ class SipDialog:
 
     async def _carry(self, offer: AudioOffer, call_sid: str) -> None:
         """Raises AgentAway."""
-        called = self._caller.parameters.get("calledPhone") or self._phone.username
+        called = self._caller.parameters.get("calledPhone") or self._phone.account.username
         wanted = await offered(self._local, self._agent_port, call_sid, self._caller.phone, called)
         loop = asyncio.get_running_loop()
         stream = self._stream = AgentStream(self._over.set)
@@ -205,7 +206,7 @@ class SipDialog:
             transport.close()
 
     async def _hang_up(self) -> None:
-        """Tell the other side, where it does not know."""
+        """Tell the other side, where it does not know; it may want to know by whom it is told."""
         if self._by_caller:
             return
         invite = self._invite.request
@@ -213,6 +214,14 @@ class SipDialog:
         headers = [("from", own), ("to", invite.first("from")), ("call-id", invite.first("call-id"))]
         headers += [("route", value) for _, value in invite.all("record-route")]
         try:
-            await self._phone.request("BYE", self._target, headers, number=1)
+            reply = await self._phone.request("BYE", self._target, headers, number=1)
+            if reply.status in (401, 407):
+                proof = self._phone.account.proof(reply, "BYE", self._target)
+                reply = await self._phone.request("BYE", self._target, [*headers, proof], number=2)
         except TimeoutError:
             log.warning("sip_bye_unanswered")
+        except messages.NotSip as error:
+            log.warning("sip_bye_refused", reason=str(error))
+        else:
+            if reply.status in (401, 403, 407):
+                log.warning("sip_bye_refused", reason=f"the server answered with status {reply.status}")

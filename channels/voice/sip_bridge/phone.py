@@ -72,10 +72,6 @@ class SipPhone(asyncio.DatagramProtocol):
         return len(self._calls)
 
     @property
-    def username(self) -> str:
-        return self.account.username
-
-    @property
     def host(self) -> str:
         """This machine's address as the server sees it."""
         return self._address[0]
@@ -187,30 +183,15 @@ class SipPhone(asyncio.DatagramProtocol):
                 return registration.granted_s(reply, self.contact)
             shortest_s = whole_number_in(reply.first("min-expires")) or 0
             if reply.status in (401, 407) and proofs < 2:
-                proof, proofs = [self._proof(reply, uri)], proofs + 1
+                try:
+                    proof, proofs = [account.proof(reply, "REGISTER", uri)], proofs + 1
+                except messages.NotSip as error:
+                    raise RegistrationFailed(str(error)) from error
             elif reply.status == 423 and 0 < expires_s < shortest_s:
                 expires_s = self._expires_s = shortest_s
             elif not 200 <= reply.status < 300:
                 raise RegistrationFailed(f"the server answered with status {reply.status}")
         raise RegistrationFailed("the server wants something else every time")
-
-    def _proof(self, reply: messages.SipMessage, uri: str) -> tuple[str, str]:
-        """Answers the first challenge that can be answered. Raises RegistrationFailed."""
-        challenge, answered = (
-            ("www-authenticate", "authorization")
-            if reply.status == 401
-            else ("proxy-authenticate", "proxy-authorization")
-        )
-        password, nonce_use = self.account.password.get_secret_value(), uuid.uuid4().hex[:16]
-        reason = "a challenge that is none"
-        for _, value in reply.all(challenge):
-            try:
-                return answered, messages.credentials(
-                    value, self.account.username, password, "REGISTER", uri, nonce_use
-                )
-            except messages.NotSip as error:
-                reason = str(error)
-        raise RegistrationFailed(reason)
 
     # Datagrams ---------------------------------------------------------------------------------------
 

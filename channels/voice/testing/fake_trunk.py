@@ -27,6 +27,7 @@ from channels.voice.testing.signals import speech
 from channels.voice.testing.sockets import eventually
 
 NONCE = "b5f2"
+CHALLENGE = f'Digest realm="here", nonce="{NONCE}", qop="auth", algorithm=MD5'
 _FIELD = re.compile(r'(\w+)="?([^",]+)"?')
 
 
@@ -118,7 +119,8 @@ class TrunkCall:
 
 class FakeTrunk(asyncio.DatagramProtocol):
     """`accounts` are passwords by name. `deaf` leaves that many requests of each method unanswered,
-    `shortest_s` is how long a registration has to be for, `challenges` are put before the one it takes."""
+    `shortest_s` is how long a registration has to be for, `challenges` are put before the one it takes. With
+    `asks_at_end` the other side may not end a call without a digest either."""
 
     def __init__(
         self,
@@ -127,6 +129,7 @@ class FakeTrunk(asyncio.DatagramProtocol):
         deaf: int = 0,
         shortest_s: int = 0,
         challenges: tuple[str, ...] = (),
+        asks_at_end: bool = False,
     ) -> None:
         self.registered: dict[str, tuple[str, int]] = {}
         self.refused = 0
@@ -138,6 +141,7 @@ class FakeTrunk(asyncio.DatagramProtocol):
         self._accounts = accounts
         self._shortest_s = shortest_s
         self._challenges = challenges
+        self._asks_at_end = asks_at_end
         self._deaf = {"REGISTER": deaf, "BYE": deaf}
         self._numbers = itertools.count(1)
         self._transport: asyncio.DatagramTransport | None = None
@@ -239,21 +243,20 @@ class FakeTrunk(asyncio.DatagramProtocol):
         elif message.method == "REGISTER":
             self._register(message, addr)
         elif message.method == "BYE" and call is not None:
-            call.is_over = True
-            self._send(write_response(message, "200 OK"), addr)
+            asks = self._asks_at_end and not self._is_proven(message, "proxy-authorization")
+            call.is_over = not asks
+            known = [("proxy-authenticate", CHALLENGE)]
+            refusal = write_response(message, "407 Proxy Authentication Required", headers=known)
+            self._send(refusal if asks else write_response(message, "200 OK"), addr)
 
     def _register(self, message: SipMessage, addr: tuple[str, int]) -> None:
         via = message.first("via")
         seen = via.replace(";rport", f";received={addr[0]};rport={addr[1]}")
         credentials = dict(_FIELD.findall(message.first("authorization")))
         user, expires = credentials.get("username", ""), message.first("expires")
-        secret = _hashed(f"{user}:here:{self._accounts.get(user, '')}")
-        action = _hashed(f"REGISTER:{credentials.get('uri', '')}")
-        parts = (secret, NONCE, "00000001", credentials.get("cnonce", ""), "auth", action)
-        if user not in self._accounts or credentials.get("response") != _hashed(":".join(parts)):
+        if not self._is_proven(message, "authorization"):
             self.refused += bool(credentials)
-            known = f'Digest realm="here", nonce="{NONCE}", qop="auth", algorithm=MD5'
-            headers = [("www-authenticate", each) for each in (*self._challenges, known)]
+            headers = [("www-authenticate", each) for each in (*self._challenges, CHALLENGE)]
             answer = write_response(message, "401 Unauthorized", headers=headers)
         elif 0 < int(expires) < self._shortest_s:
             headers = [("min-expires", str(self._shortest_s))]
@@ -266,6 +269,15 @@ class FakeTrunk(asyncio.DatagramProtocol):
             headers = [("contact", f"{message.first('contact')};expires={expires}")]
             answer = write_response(message, "200 OK", headers=headers)
         self._send(answer.replace(via.encode(), seen.encode(), 1), addr)
+
+    def _is_proven(self, message: SipMessage, header: str) -> bool:
+        """Whether the header has the digest of an account, made for this request."""
+        credentials = dict(_FIELD.findall(message.first(header)))
+        user = credentials.get("username", "")
+        secret = _hashed(f"{user}:here:{self._accounts.get(user, '')}")
+        action = _hashed(f"{message.method}:{message.uri}")
+        parts = (secret, NONCE, "00000001", credentials.get("cnonce", ""), "auth", action)
+        return user in self._accounts and credentials.get("response") == _hashed(":".join(parts))
 
 
 def _hashed(text: str) -> str:

@@ -110,6 +110,14 @@ async def test_an_agent_that_hangs_up_ends_the_call_after_its_last_word() -> Non
         assert business.count("/end") == 1
 
 
+async def test_a_server_that_asks_who_ends_a_call_is_told_so_that_the_call_ends() -> None:  # V12
+    async with desk(asks_at_end=True) as (trunk, _, _, _):
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        await call.say("goodbye", 300)
+        await eventually(lambda: call.is_over)
+
+
 async def test_a_line_that_has_a_law_only_is_understood() -> None:  # 24, V13
     async with desk() as (trunk, _, _, _):
         call = await trunk.call("desk", payload_types=(18, 8))
