@@ -3,7 +3,7 @@
 As much as a phone needs that speaks G.711.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
@@ -11,8 +11,12 @@ from flow_engine.values import whole_number_in
 
 MU_LAW = 0
 A_LAW = 8
+EVENTS = 101
+"""The type of telephone events where this side chooses it."""
+
 NOWHERE = "0.0.0.0"  # noqa: S104 - how phones of RFC 2543 say that they do not listen
 
+_NAMES: Mapping[int, str] = {MU_LAW: "PCMU", A_LAW: "PCMA"}
 _MIRRORED: Mapping[str, str] = {
     "sendrecv": "sendrecv", "sendonly": "recvonly", "recvonly": "sendonly", "inactive": "inactive",
 }  # fmt: skip
@@ -40,6 +44,10 @@ class AudioOffer:
     @property
     def speaks(self) -> bool:
         return self.direction in ("sendrecv", "sendonly")
+
+
+UNDESCRIBED = AudioOffer(NOWHERE, 9, MU_LAW, None, "inactive")
+"""Of an INVITE without a description: this side makes the offer, which the ACK answers (RFC 3261, 13.2.1)."""
 
 
 @dataclass(slots=True)
@@ -102,18 +110,32 @@ def _audio(section: _Section, session: _Section) -> AudioOffer | None:
     return AudioOffer(host, port, spoken, section.events_type, direction)
 
 
+def write_offer(host: str, port: int, version: int = 1) -> bytes:
+    """The description of all that a phone speaks, for RTP to `host` and `port`. `version` counts those of a
+    call."""
+    return "\r\n".join([*_head(host, port, version), *_audio_lines(port, _NAMES, EVENTS), ""]).encode()
+
+
 def write_answer(offer: AudioOffer, host: str, port: int, version: int = 1) -> bytes:
-    """The description that takes the offer, for RTP to `host` and `port`. `version` counts
-    those of a call."""
-    types = [offer.payload_type, *([] if offer.events_type is None else [offer.events_type])]
-    name = "PCMU" if offer.payload_type == MU_LAW else "PCMA"
-    lines = [
-        *("v=0", f"o=- {port} {version} IN IP4 {host}", "s=-", f"c=IN IP4 {host}", "t=0 0"),
-        *(f"m={refused}" for refused in offer.before),
-        f"m=audio {port} RTP/AVP {' '.join(map(str, types))}",
-        f"a=rtpmap:{offer.payload_type} {name}/8000",
+    """The description that takes the offer; otherwise as `write_offer`."""
+    kept = _audio_lines(port, (offer.payload_type,), offer.events_type, _MIRRORED[offer.direction])
+    before, after = ([f"m={refused}" for refused in media] for media in (offer.before, offer.after))
+    return "\r\n".join([*_head(host, port, version), *before, *kept, *after, ""]).encode()
+
+
+def _head(host: str, port: int, version: int) -> list[str]:
+    return ["v=0", f"o=- {port} {version} IN IP4 {host}", "s=-", f"c=IN IP4 {host}", "t=0 0"]
+
+
+def _audio_lines(
+    port: int, spoken: Iterable[int], events_type: int | None, direction: str = "sendrecv"
+) -> list[str]:
+    names = {number: f"{_NAMES[number]}/8000" for number in spoken}
+    if events_type is not None:
+        names[events_type] = "telephone-event/8000"
+    return [
+        f"m=audio {port} RTP/AVP {' '.join(map(str, names))}",
+        *(f"a=rtpmap:{number} {name}" for number, name in names.items()),
+        *([] if events_type is None else [f"a=fmtp:{events_type} 0-15"]),
+        *("a=ptime:20", f"a={direction}"),
     ]
-    if offer.events_type is not None:
-        lines += [f"a=rtpmap:{offer.events_type} telephone-event/8000", f"a=fmtp:{offer.events_type} 0-15"]
-    lines += ["a=ptime:20", f"a={_MIRRORED[offer.direction]}"]
-    return "\r\n".join([*lines, *(f"m={refused}" for refused in offer.after), ""]).encode()

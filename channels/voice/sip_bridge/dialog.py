@@ -13,7 +13,13 @@ from channels.voice.carriers.sip.calls import sip_call
 from channels.voice.sip_bridge import messages
 from channels.voice.sip_bridge.account import Account
 from channels.voice.sip_bridge.agent_stream import AgentAway, AgentStream, offered
-from channels.voice.sip_bridge.descriptions import AudioOffer, read_offer, write_answer
+from channels.voice.sip_bridge.descriptions import (
+    UNDESCRIBED,
+    AudioOffer,
+    read_offer,
+    write_answer,
+    write_offer,
+)
 from channels.voice.sip_bridge.invites import ReceivedInvite
 from channels.voice.sip_bridge.rtp import RtpStream
 from flow_engine.ports.outbound import OutboundSender
@@ -59,6 +65,7 @@ class SipDialog:
         self._local = local
         self._over = asyncio.Event()
         self._abandoned = asyncio.Event()
+        self._described = asyncio.Event()
         self._by_caller = False
         self._stream: AgentStream | None = None
         self._rtp: RtpStream | None = None
@@ -111,11 +118,18 @@ class SipDialog:
                 self._phone.send(messages.write_response(message, "200 OK", tag=self._tag, headers=[ALLOW]))
 
     def _acknowledged(self, invite: ReceivedInvite, ack: messages.SipMessage) -> None:
+        """To an INVITE without an offer the answer made one, which the ACK answers."""
+        is_answer = not (invite.request.body or invite.is_confirmed)
         invite.confirm()
-        # To an INVITE without an offer the answer made one, which the ACK answers.
-        taken = read_offer(ack.body) if invite is self._renewal and not invite.request.body else None
-        if taken is not None and self._rtp is not None:
-            self._rtp.redirect(taken)
+        rtp = self._rtp
+        if not is_answer or rtp is None:
+            return
+        taken = read_offer(ack.body)
+        if taken is not None:
+            rtp.redirect(taken)
+            self._described.set()
+        elif rtp.offer is UNDESCRIBED:
+            self._over.set()  # nothing of what was offered is spoken there
 
     def _renew(self, message: messages.SipMessage) -> None:
         """Another INVITE in the call: it may move its audio, hold it, or only ask whether it goes on."""
@@ -138,12 +152,14 @@ class SipDialog:
     def _accept(self, invite: ReceivedInvite, offer: AudioOffer) -> None:
         self._descriptions += 1
         contact = [("contact", self._phone.contact), ALLOW, ("content-type", "application/sdp")]
-        body = write_answer(offer, self._phone.host, self._rtp_port, self._descriptions)
+        place = (self._phone.host, self._rtp_port, self._descriptions)
+        body = write_offer(*place) if offer is UNDESCRIBED else write_answer(offer, *place)
         invite.answer("200 OK", headers=contact, body=body)
 
     async def _run(self) -> None:
         self._invite.answer("100 Trying")
-        offer = read_offer(self._invite.request.body)
+        body = self._invite.request.body
+        offer = read_offer(body) if body else UNDESCRIBED
         if offer is None:
             await self._refuse("488 Not Acceptable Here")
             return
@@ -192,7 +208,9 @@ class SipDialog:
         self._rtp_port = transport.get_extra_info("sockname")[1]
         try:
             await stream.open(self._agent_port, call_sid, wanted)
-            speaking = loop.create_task(rtp.speak())
+            if offer is not UNDESCRIBED:
+                self._described.set()
+            speaking = loop.create_task(self._speak(rtp))
             try:
                 if not self._over.is_set():
                     self._accept(self._invite, offer)
@@ -204,6 +222,10 @@ class SipDialog:
                 self._over.set()
         finally:
             transport.close()
+
+    async def _speak(self, rtp: RtpStream) -> None:
+        await self._described.wait()  # no word is lost to a line that has not said where it hears
+        await rtp.speak()
 
     async def _hang_up(self) -> None:
         """Tell the other side, where it does not know; it may want to know by whom it is told."""

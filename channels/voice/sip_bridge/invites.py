@@ -25,6 +25,11 @@ class ReceivedInvite:
     def is_accepted(self) -> bool:
         return self._last.startswith(b"SIP/2.0 200")
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Its answer is acknowledged."""
+        return self._confirmed.is_set()
+
     def answer(self, status: str, *, headers: Iterable[tuple[str, str]] = (), body: bytes = b"") -> None:
         tag = "" if status.startswith("100") else self._tag
         self._last = messages.write_response(self.request, status, tag=tag, headers=headers, body=body)

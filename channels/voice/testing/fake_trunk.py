@@ -174,17 +174,19 @@ class FakeTrunk(asyncio.DatagramProtocol):
         ack: bool = True,
         call_id: str = "",
         number: int = 1,
+        is_empty: bool = False,
     ) -> TrunkCall:
         """Ring a registered account; returns when that is answered or refused. `call_id` stands in for a new
-        name, `number` is that of its CSeq."""
+        name, `number` is that of its CSeq. With `is_empty` its ACK describes the audio, and it does not."""
         call_id = call_id or f"call-{next(self._numbers)}"
         call = TrunkCall(self, call_id, caller, f"sip:{user}@bridge", self.registered[user], payload_types[0])
         self.calls[call_id] = call
         described = await self.described(call, payload_types)
-        self.send(call.address, "INVITE", call.target, call, number=number, body=described)
+        first, last = (b"", described) if is_empty else (described, b"")
+        self.send(call.address, "INVITE", call.target, call, number=number, body=first)
         await eventually(lambda: any(status >= 200 for status in call.statuses))
         if ack:
-            self.send(call.address, "ACK", call.target, call, number=number)
+            self.send(call.address, "ACK", call.target, call, number=number, body=last)
         return call
 
     async def described(

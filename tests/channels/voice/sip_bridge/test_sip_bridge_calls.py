@@ -128,6 +128,24 @@ async def test_a_line_that_has_a_law_only_is_understood() -> None:  # 24, V13
         await call.hang_up()
 
 
+async def test_a_call_that_is_described_by_its_ack_is_answered_and_heard() -> None:  # V12
+    async with desk() as (trunk, _, _, _):
+        call = await trunk.call("desk", is_empty=True)
+        assert call.statuses == [100, 200]
+        assert " RTP/AVP 0 8 101" in call.description
+        await eventually(lambda: played_ms(call) == [300])
+        await call.say("two pizzas", 300)
+        await eventually(lambda: played_ms(call) == [300, 300])
+        await call.hang_up()
+
+
+async def test_a_call_whose_ack_takes_nothing_of_what_was_offered_ends() -> None:  # V12, 24
+    async with desk() as (trunk, _, _, _):
+        call = await trunk.call("desk", payload_types=(18,), is_empty=True)
+        await eventually(lambda: call.is_over)
+        assert call.packets == []
+
+
 async def test_a_call_whose_audio_moves_is_heard_and_hears_at_its_new_place() -> None:  # V12
     async with desk() as (trunk, _, _, _):
         call = await trunk.call("desk")

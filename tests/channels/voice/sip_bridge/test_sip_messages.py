@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.voice.sip_bridge.descriptions import AudioOffer, read_offer, write_answer
+from channels.voice.sip_bridge.descriptions import AudioOffer, read_offer, write_answer, write_offer
 from channels.voice.sip_bridge.messages import (
     NotSip,
     credentials,
@@ -167,6 +167,12 @@ def test_of_an_offer_the_first_format_counts_that_this_side_speaks(
 def test_the_answer_takes_what_was_offered(offer: AudioOffer) -> None:  # V13
     answer = read_offer(write_answer(offer, "192.0.2.7", 5000))
     assert answer == AudioOffer("192.0.2.7", 5000, offer.payload_type, offer.events_type)
+
+
+def test_what_is_offered_is_all_that_is_spoken() -> None:  # V13, 24
+    offer = write_offer("192.0.2.7", 5000)
+    assert read_offer(offer) == AudioOffer("192.0.2.7", 5000, 0, 101)
+    assert b"a=rtpmap:0 PCMU/8000\r\na=rtpmap:8 PCMA/8000\r\n" in offer
 
 
 def test_other_media_than_the_audio_are_refused_where_they_stand() -> None:  # V13
