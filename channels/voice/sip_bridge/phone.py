@@ -213,17 +213,17 @@ class SipPhone(asyncio.DatagramProtocol):
             if answer is not None and not answer.done() and message.status >= 200:
                 answer.set_result(message)
             return
-        call_id = message.first("call-id")
+        call_id, begins = message.first("call-id"), _begins_call(message)
         call = self._calls.get(call_id) or self._ended_call(message)
         if call is not None:
             call.take(message)
-        elif message.method == "INVITE" and self._stopping.is_set():
+        elif begins and self._stopping.is_set():
             status = "480 Temporarily Unavailable"
             self.send(messages.write_response(message, status, tag=uuid.uuid4().hex[:8]))
-        elif message.method == "INVITE" and len(self._calls) < MOST_CALLS:
+        elif begins and len(self._calls) < MOST_CALLS:
             call = self._calls[call_id] = SipDialog(self, message, self._agent_port, self._local)
             call.task.add_done_callback(lambda _: self._keep_ended(call_id))
-        elif message.method == "INVITE":
+        elif begins:
             self.send(messages.write_response(message, "486 Busy Here", tag=uuid.uuid4().hex[:8]))
         elif message.method == "OPTIONS":
             self.send(messages.write_response(message, "200 OK", tag=self._identity[:8], headers=[ALLOW]))
@@ -243,8 +243,12 @@ class SipPhone(asyncio.DatagramProtocol):
         until, call = self._ended.get(message.first("call-id"), (0.0, None))
         if call is None or until < asyncio.get_running_loop().time():
             return None
-        begins = message.method == "INVITE" and ";tag=" not in message.first("to").lower()
-        return None if begins and not call.is_begun_by(message) else call
+        return None if _begins_call(message) and not call.is_begun_by(message) else call
+
+
+def _begins_call(message: messages.SipMessage) -> bool:
+    """An INVITE with the tag of this side is of a call that was there before."""
+    return message.method == "INVITE" and ";tag=" not in message.first("to").lower()
 
 
 async def _first_of(*tasks: asyncio.Task[Any], timeout_s: float | None = None) -> None:

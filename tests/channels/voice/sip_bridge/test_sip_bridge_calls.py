@@ -271,6 +271,18 @@ async def test_what_comes_again_after_a_call_is_answered_as_before() -> None:  #
         await trunk.calls[call.call_id].hang_up()
 
 
+async def test_an_invite_of_a_call_that_is_not_known_any_more_begins_none() -> None:  # V12
+    async with desk() as (trunk, phone, _, business):
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        await call.hang_up()
+        await eventually(lambda: phone.live_calls == 0)
+        call.call_id = "of-a-bridge-before"
+        trunk.calls[call.call_id] = call
+        assert (await call.invite_again(2)).status == 481
+        assert (phone.live_calls, business.count("/start")) == (0, 1)
+
+
 async def test_a_call_that_is_cancelled_while_its_agent_hangs_ends_at_once() -> None:  # V12
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
