@@ -200,12 +200,18 @@ class RtpStream(asyncio.DatagramProtocol):
             self._remote, self._is_known = addr[:2], True
         self._ticks_without_packet = 0
         if packet.kind == self.offer.events_type:
-            if packet.payload and packet.stamp != self._event and packet.payload[0] < len(KEYS):
-                self._event = packet.stamp
+            if packet.payload and packet.payload[0] < len(KEYS) and self._is_new_event(packet.stamp):
                 self._pressed(KEYS[packet.payload[0]])
         elif packet.kind == self.offer.payload_type and packet.payload and not self._is_late(packet):
             self._ticks_without_audio = 0
             self._heard(packet.payload.translate(MU_LAW_OF_A) if packet.kind == A_LAW else packet.payload)
+
+    def _is_new_event(self, stamp: int) -> bool:
+        """An event has one stamp in all its packets, the last of which may come after another one's first."""
+        if self._event is not None and (self._event - stamp) & 0xFFFF_FFFF < MOST_LATE * PACKET_BYTES:
+            return False
+        self._event = stamp
+        return True
 
     def _is_late(self, packet: _Packet) -> bool:
         """Whether one that was sent after it was heard. Packets of another source, or of one that has begun

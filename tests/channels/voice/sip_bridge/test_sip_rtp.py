@@ -36,9 +36,16 @@ class Line:
         )
 
     def packet(
-        self, number: int, payload: bytes = AUDIO, *, source: int = 7, first: int = 0x80, kind: int = 0
+        self,
+        number: int,
+        payload: bytes = AUDIO,
+        *,
+        source: int = 7,
+        first: int = 0x80,
+        kind: int = 0,
+        stamp: int = 0,
     ) -> None:
-        head = struct.pack(">BBHII", first, kind, number & 0xFFFF, 0, source)
+        head = struct.pack(">BBHII", first, kind, number & 0xFFFF, stamp, source)
         self.stream.datagram_received(head + payload, LINE)
 
 
@@ -47,6 +54,15 @@ def test_packets_that_overtake_each_other_are_left_out() -> None:  # V12
     for number in (65_534, 65_535, 1, 0, 1, 2):
         line.packet(number, bytes((number & 0xFF,)))
     assert line.heard == [b"\xfe", b"\xff", b"\x01", b"\x02"]
+
+
+def test_a_key_whose_last_packet_is_overtaken_by_the_next_key_counts_once() -> None:  # V12
+    line = Line()
+    first = 0xFFFF_FF00  # the stamps begin anew between the keys
+    for number, key, stamp in ((1, 4, first), (3, 2, first + 800), (2, 4, first), (4, 2, first + 800)):
+        line.packet(number, bytes((key, 0x80, 3, 32)), kind=101, stamp=stamp & 0xFFFF_FFFF)
+    line.packet(9, bytes((4, 0x80, 3, 32)), kind=101, stamp=first + 1600 & 0xFFFF_FFFF)
+    assert line.keys == ["4", "2", "4"]
 
 
 def test_another_source_is_heard_from_its_first_packet_on() -> None:  # V12
