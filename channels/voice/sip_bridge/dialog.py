@@ -21,12 +21,13 @@ from channels.voice.sip_bridge.descriptions import (
     write_offer,
 )
 from channels.voice.sip_bridge.invites import ReceivedInvite
-from channels.voice.sip_bridge.rtp import RtpStream
+from channels.voice.sip_bridge.rtp import KEYS, RtpStream
 from flow_engine.ports.outbound import OutboundSender
 
 ALLOW = ("allow", "INVITE, ACK, BYE, CANCEL, OPTIONS, INFO")
 
-_SIGNAL = re.compile(rb"Signal\s*=\s*([0-9*#A-D])")
+_SIGNAL = re.compile(rb"(?:Signal\s*=|\A)\s*([0-9]{1,2}|[*#A-D])\s*(?:[\r\n]|\Z)", re.IGNORECASE)
+"""Of `application/dtmf-relay`, or all of an `application/dtmf`."""
 
 log: Any = structlog.get_logger("flow_engine.voice.sip_bridge")
 
@@ -113,8 +114,8 @@ class SipDialog:
             case _:
                 number = message.first("cseq")
                 is_new, self._answered = number not in self._answered, self._answered | {number}
-                if is_new and self._stream is not None and (key := _SIGNAL.search(message.body)) is not None:
-                    self._stream.pressed(key[1].decode())
+                if is_new and self._stream is not None and (key := key_in(message.body)) is not None:
+                    self._stream.pressed(key)
                 self._phone.send(messages.write_response(message, "200 OK", tag=self._tag, headers=[ALLOW]))
 
     def _acknowledged(self, invite: ReceivedInvite, ack: messages.SipMessage) -> None:
@@ -247,3 +248,12 @@ class SipDialog:
         else:
             if reply.status in (401, 403, 407):
                 log.warning("sip_bye_refused", reason=f"the server answered with status {reply.status}")
+
+
+def key_in(body: bytes) -> str | None:
+    """The key of the phone that an INFO names, by itself or by its number; None where it names none."""
+    found = _SIGNAL.search(body)
+    signal = found[1].decode().upper() if found is not None else ""
+    if not signal.isdigit():
+        return signal or None
+    return KEYS[int(signal)] if int(signal) < len(KEYS) else None

@@ -247,6 +247,23 @@ async def test_a_key_in_an_info_that_comes_again_counts_once(monkeypatch: pytest
     assert keys == ["5", "5"]
 
 
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        (b"Signal= 7\r\nDuration= 160\r\n", "7"),
+        (b"Duration=160\r\nsignal=*", "*"),
+        (b"Signal=10\r\n", "*"),
+        (b"Signal=11\r\nDuration=160\r\n", "#"),
+        (b"Signal=16\r\n", None),  # the hook, no key
+        (b"#", "#"),
+        (b"Duration=160\r\n", None),
+        (b"<media_control/>", None),
+    ],
+)
+def test_the_key_of_an_info_is_read_as_phones_write_it(body: bytes, key: str | None) -> None:  # V12
+    assert dialog_module.key_in(body) == key
+
+
 async def test_a_refusal_comes_again_until_it_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:  # V12
     monkeypatch.setattr(invites_module, "AGAIN_S", 0.01)
     async with desk() as (trunk, phone, _, _):
