@@ -24,7 +24,7 @@ from channels.voice.sip_bridge.invites import ReceivedInvite
 from channels.voice.sip_bridge.rtp import KEYS, RtpStream
 from flow_engine.ports.outbound import OutboundSender
 
-ALLOW = ("allow", "INVITE, ACK, BYE, CANCEL, OPTIONS, INFO")
+ALLOW = ("allow", "INVITE, ACK, BYE, CANCEL, OPTIONS, INFO, UPDATE")
 
 _SIGNAL = re.compile(rb"(?:Signal\s*=|\A)\s*([0-9]{1,2}|[*#A-D])\s*(?:[\r\n]|\Z)", re.IGNORECASE)
 """Of `application/dtmf-relay`, or all of an `application/dtmf`."""
@@ -111,12 +111,17 @@ class SipDialog:
                     self._over.set()
             case _ if self._over.is_set():
                 self._phone.send(messages.write_response(message, "481 Call/Transaction Does Not Exist"))
-            case _:
+            case "UPDATE" if message.body:
+                self._update(message)
+            case "INFO" | "OPTIONS" | "UPDATE":
                 number = message.first("cseq")
                 is_new, self._answered = number not in self._answered, self._answered | {number}
                 if is_new and self._stream is not None and (key := key_in(message.body)) is not None:
                     self._stream.pressed(key)
                 self._phone.send(messages.write_response(message, "200 OK", tag=self._tag, headers=[ALLOW]))
+            case _:
+                status = "405 Method Not Allowed"
+                self._phone.send(messages.write_response(message, status, tag=self._tag, headers=[ALLOW]))
 
     def _acknowledged(self, invite: ReceivedInvite, ack: messages.SipMessage) -> None:
         """To an INVITE without an offer the answer made one, which the ACK answers."""
@@ -150,12 +155,31 @@ class SipDialog:
         self._beside.add(repeating)
         repeating.add_done_callback(self._beside.discard)
 
+    def _update(self, message: messages.SipMessage) -> None:
+        """As another INVITE, but without an ACK (RFC 3311)."""
+        offer = read_offer(message.body)
+        if self._rtp is None or not self._described.is_set():
+            headers = [("retry-after", "1")]
+            answer = messages.write_response(message, "500 Server Internal Error", headers=headers)
+        elif offer is None:
+            answer = messages.write_response(message, "488 Not Acceptable Here")
+        else:
+            self._target = address_in(message.first("contact")) or self._target
+            self._rtp.redirect(offer)
+            headers, body = self._description(offer)
+            answer = messages.write_response(message, "200 OK", headers=headers, body=body)
+        self._phone.send(answer)
+
     def _accept(self, invite: ReceivedInvite, offer: AudioOffer) -> None:
+        headers, body = self._description(offer)
+        invite.answer("200 OK", headers=headers, body=body)
+
+    def _description(self, offer: AudioOffer) -> tuple[list[tuple[str, str]], bytes]:
+        """The headers and body that tell where this side hears."""
         self._descriptions += 1
-        contact = [("contact", self._phone.contact), ALLOW, ("content-type", "application/sdp")]
+        headers = [("contact", self._phone.contact), ALLOW, ("content-type", "application/sdp")]
         place = (self._phone.host, self._rtp_port, self._descriptions)
-        body = write_offer(*place) if offer is UNDESCRIBED else write_answer(offer, *place)
-        invite.answer("200 OK", headers=contact, body=body)
+        return headers, write_offer(*place) if offer is UNDESCRIBED else write_answer(offer, *place)
 
     async def _run(self) -> None:
         self._invite.answer("100 Trying")

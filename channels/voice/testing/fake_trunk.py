@@ -51,7 +51,8 @@ class _Audio(asyncio.DatagramProtocol):
 @dataclass
 class TrunkCall:
     """One call of the trunk's phone. `heard` is the payload of all packets so far, `statuses` are the answers
-    to its INVITEs, `answer` is the last one; `is_over` says that the other side has hung up."""
+    to its INVITEs, `answer` is the last one, `answers` the last ones by method; `is_over` says that the other
+    side has hung up."""
 
     trunk: FakeTrunk
     call_id: str
@@ -64,6 +65,7 @@ class TrunkCall:
     statuses: list[int] = field(default_factory=list[int])
     description: str = ""
     answer: SipMessage | None = None
+    answers: dict[str, SipMessage] = field(default_factory=dict[str, SipMessage])
     is_over: bool = False
     to: str = ""
     _sent: int = 0
@@ -233,6 +235,7 @@ class FakeTrunk(asyncio.DatagramProtocol):
             method = message.first("cseq").partition(" ")[2]
             if call is None:
                 return
+            call.answers[method] = message
             if method == "INVITE":
                 call.statuses.append(message.status)
                 call.answer = message

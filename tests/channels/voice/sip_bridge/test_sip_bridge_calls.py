@@ -182,6 +182,29 @@ async def test_a_call_on_hold_is_answered_so_and_goes_on_afterwards(  # V12
         await call.hang_up()
 
 
+async def test_audio_that_an_update_moves_is_heard_and_hears_at_its_new_place() -> None:  # V12
+    async with desk() as (trunk, _, _, _):
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        described = await trunk.described(call, (0,))
+        trunk.send(call.address, "UPDATE", call.target, call, number=2, body=described)
+        await eventually(lambda: "UPDATE" in call.answers)
+        answer = call.answers["UPDATE"]
+        assert (answer.status, b"a=sendrecv" in answer.body, "UPDATE" in answer.first("allow")) == (200, 1, 1)
+        await call.say("two pizzas", 300)
+        await eventually(lambda: played_ms(call) == [300, 300])
+        await call.hang_up()
+
+
+async def test_a_request_that_a_bridge_does_not_know_is_not_said_to_be_done() -> None:  # V12
+    async with desk() as (trunk, _, _, _):
+        call = await trunk.call("desk")
+        trunk.send(call.address, "REFER", call.target, call, number=2)
+        await eventually(lambda: "REFER" in call.answers)
+        assert (call.answers["REFER"].status, call.is_over) == (405, False)
+        await call.hang_up()
+
+
 async def test_audio_that_moves_to_what_is_not_spoken_stays_where_it_is() -> None:  # V12
     async with desk() as (trunk, phone, _, _):
         call = await trunk.call("desk")
