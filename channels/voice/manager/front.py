@@ -160,10 +160,12 @@ async def _joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, po
 
 
 async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A connection that breaks ends as one that is closed."""
     with suppress(OSError):
         while chunk := await reader.read(CHUNK_BYTES):
             writer.write(chunk)
             await writer.drain()
+    with suppress(OSError):
         if writer.can_write_eof():
             writer.write_eof()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import xml.etree.ElementTree as ET
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -148,6 +150,27 @@ async def test_the_prefix_leads_to_its_agent_with_its_signature() -> None:  # 23
         assert (a.answering.answered, b.answering.answered) == (0, 1)
         caller.transport.disconnect()
         assert (await http.get("/c/healthz")).status_code == 404
+
+
+async def test_a_connection_that_is_reset_is_over_for_its_agent_at_once() -> None:  # 23, V12
+    heads, over = asyncio.Queue[bytes](), asyncio.Event()
+
+    async def agent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.put_nowait(await reader.readuntil(b"\r\n\r\n"))
+        await reader.read()  # a caller who says nothing, to an agent that says nothing
+        over.set()
+        writer.close()
+
+    server = await asyncio.start_server(agent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, fronted(Routes({"a": Route(port, None)}.get, lambda _: None)) as front:
+        _, writer = await asyncio.open_connection(*front.split(":"))
+        writer.write(b"GET /a/media-stream HTTP/1.1\r\nUpgrade: websocket\r\n\r\n")
+        await asyncio.wait_for(heads.get(), 5)
+        at_once = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        writer.transport.abort()
+        await asyncio.wait_for(over.wait(), 5)
 
 
 async def test_nothing_from_outside_is_of_this_machine() -> None:  # 23
