@@ -17,6 +17,7 @@ import asyncio
 import re
 import socket
 import uuid
+from contextlib import suppress
 from typing import Any, cast
 
 import structlog
@@ -45,6 +46,10 @@ log: Any = structlog.get_logger("flow_engine.voice.sip_bridge")
 
 class RegistrationFailed(Exception):
     """The server does not take the account, or does not answer; the message says which."""
+
+
+class ServerAway(RegistrationFailed):
+    """The server does not answer."""
 
 
 class SipPhone(asyncio.DatagramProtocol):
@@ -87,10 +92,8 @@ class SipPhone(asyncio.DatagramProtocol):
     async def run(self) -> None:
         """Be registered until told to stop; then the registration is taken back, and calls may end, at most
         30 s long. Cancelled, it ends every call at once. Raises OSError where the server has no address."""
+        await self._connect()
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_datagram_endpoint(
-            lambda: self, remote_addr=self.account.server, family=socket.AF_INET
-        )
         registering = loop.create_task(self._stay_registered())
         try:
             await _first_of(registering, loop.create_task(self._stopping.wait()))
@@ -108,10 +111,21 @@ class SipPhone(asyncio.DatagramProtocol):
                     call.end()
                 await asyncio.wait([call.task for call in self._calls.values()], timeout=5.0)
             await self._unregister()
-            transport.close()
+            if self._transport is not None:
+                self._transport.close()
+
+    async def _connect(self) -> None:
+        """By a new socket to where the server's name leads now. Raises OSError."""
+        loop, before = asyncio.get_running_loop(), self._transport
+        await loop.create_datagram_endpoint(
+            lambda: self, remote_addr=self.account.server, family=socket.AF_INET
+        )
+        if before is not None:
+            before.close()
 
     async def _stay_registered(self) -> None:
-        """What the server refuses is tried again after 5 s."""
+        """What the server refuses is tried again after 5 s. One that does not answer may have moved, or this
+        machine has."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -120,6 +134,9 @@ class SipPhone(asyncio.DatagramProtocol):
                 self.is_registered = False
                 log.warning("sip_not_registered", reason=str(failed))
                 await asyncio.sleep(RETRY_S)
+                if isinstance(failed, ServerAway) and not self._calls:
+                    with suppress(OSError):  # a name that leads nowhere now: where it led is asked again
+                        await self._connect()
                 continue
             if not self.is_registered:
                 log.info("sip_registered", expires_s=for_s)
@@ -176,7 +193,7 @@ class SipPhone(asyncio.DatagramProtocol):
             try:
                 reply = await self.request("REGISTER", uri, [*headers, *proof], number=self._numbers)
             except TimeoutError:
-                raise RegistrationFailed("the server does not answer") from None
+                raise ServerAway("the server does not answer") from None
             seen = registration.seen_address(reply, self._address)
             is_moved, self._address = seen != self._address, seen
             if 200 <= reply.status < 300 and not is_moved:

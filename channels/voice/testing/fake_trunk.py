@@ -122,7 +122,8 @@ class TrunkCall:
 class FakeTrunk(asyncio.DatagramProtocol):
     """`accounts` are passwords by name. `deaf` leaves that many requests of each method unanswered,
     `shortest_s` is how long a registration has to be for, `challenges` are put before the one it takes. With
-    `asks_at_end` the other side may not end a call without a digest either."""
+    `asks_at_end` the other side may not end a call without a digest either. While it `is_away` it answers
+    nothing."""
 
     def __init__(
         self,
@@ -144,6 +145,7 @@ class FakeTrunk(asyncio.DatagramProtocol):
         self._shortest_s = shortest_s
         self._challenges = challenges
         self._asks_at_end = asks_at_end
+        self.is_away = False
         self._deaf = {"REGISTER": deaf, "BYE": deaf}
         self._numbers = itertools.count(1)
         self._transport: asyncio.DatagramTransport | None = None
@@ -227,7 +229,7 @@ class FakeTrunk(asyncio.DatagramProtocol):
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        if not data.strip():
+        if not data.strip() or self.is_away:
             return
         message = read_message(data)
         call = self.calls.get(message.first("call-id"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from channels.voice.sip_bridge import agent_stream as agent_stream_module
 from channels.voice.sip_bridge import dialog as dialog_module
 from channels.voice.sip_bridge import invites as invites_module
 from channels.voice.sip_bridge import phone as phone_module
+from channels.voice.sip_bridge import registration as registration_module
 from channels.voice.sip_bridge.account import Account
 from channels.voice.sip_bridge.phone import SipPhone
 from channels.voice.sip_bridge.rtp import A_LAW_OF_MU, MU_LAW_OF_A
@@ -41,10 +43,12 @@ TALK = Script(
 
 
 @asynccontextmanager
-async def bridged(trunk: FakeTrunk, port: int, password: str = "secret") -> AsyncGenerator[SipPhone]:
-    """A bridge of the account `desk`; afterwards nothing of it is left."""
+async def bridged(
+    trunk: FakeTrunk, port: int, password: str = "secret", *, domain: str = ""
+) -> AsyncGenerator[SipPhone]:
+    """A bridge of the account `desk`; afterwards nothing of it is left. `domain` names the trunk."""
     local = GuardedClient(AllowList.parse("127.0.0.1"))
-    phone = SipPhone(Account(trunk.domain, "desk", SecretStr(password)), port, local)
+    phone = SipPhone(Account(domain or trunk.domain, "desk", SecretStr(password)), port, local)
     running = asyncio.create_task(phone.run())
     try:
         yield phone
@@ -376,6 +380,28 @@ async def test_what_a_server_wants_of_a_registration_is_given(server: dict[str, 
     async with FakeTrunk({"desk": "secret"}, **server) as trunk, bridged(trunk, 9) as phone:
         await eventually(lambda: phone.is_registered)
     assert (trunk.refused, trunk.registered) == (0, {})
+
+
+async def test_a_server_that_has_moved_is_found_where_its_name_leads_now(  # V13
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(phone_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(phone_module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(phone_module, "MOST_TRIES", 3)
+    monkeypatch.setattr(registration_module, "EXPIRES_S", 1)
+    async with FakeTrunk({"desk": "secret"}) as before, FakeTrunk({"desk": "secret"}) as after:
+        leads_to, port = before, int(before.domain.partition(":")[2])
+
+        async def resolved(*_: object, **__: object) -> list[object]:
+            host, at = leads_to.domain.split(":")
+            return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (host, int(at)))]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+        async with bridged(before, 9, domain=f"sip.example:{port}") as phone:
+            await eventually(lambda: phone.is_registered)
+            leads_to = after
+            before.is_away = True
+            await eventually(lambda: after.registered.keys() == {"desk"})
 
 
 async def test_a_bridge_that_ends_takes_its_calls_and_its_registration_with_it() -> None:  # V13
