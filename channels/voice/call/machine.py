@@ -219,7 +219,8 @@ class Call:
 
     def switch_task(self, settings: ports.SessionSettings, command: str | None) -> None:
         self._past_response = self._responses.active
-        self._stop_speaking()
+        if not self._termination.is_under_way:
+            self._stop_speaking()
         for call_id in self._hooks.stop_other_tools():
             if call_id in self._tools.running:
                 self.counts.tools_stopped += 1
@@ -370,8 +371,7 @@ class Call:
             self._dialogue.respond_if_due()
 
     def _note_heard(self) -> None:
-        speaking = self._responses.active is not None
-        for item_id in self._output.note_heard(self._clock(), speaking=speaking):
+        for item_id in self._output.note_heard(self._clock(), speaking=self._responses.active is not None):
             self._dialogue.delete_item(item_id)
 
     def _begin_termination(

@@ -292,8 +292,8 @@ class CallControls(Protocol):
         ...
 
     def switch_task(self, settings: SessionSettings, command: str | None) -> None:
-        """Stop speaking, and the other tools of the old task; go on with these settings. The command is
-        given to the model, which speaks then."""
+        """Stop speaking, but for a goodbye, and the other tools of the old task; go on with these settings.
+        The command is given to the model, which speaks then."""
         ...
 
     def instruct(self, text: str) -> None:

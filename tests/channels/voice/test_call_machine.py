@@ -339,6 +339,21 @@ class TestLeaving:
         assert scene.line.told == []
         assert scene.model.said() == [("cancel", "r2")]
 
+    def test_the_goodbye_is_not_cut_by_a_change_of_task(self) -> None:  # V2, V12
+        scene = Scene()
+        scene.goes(ResponseStarted("r1"))
+        scene.speaks("bye", 2000)
+        scene.goes(tool("c0", "change_task"), tool("c1", "end_call"))  # to the task that ends it, and the end
+        scene.call.hang_up()
+        scene.call.tool_finished("c1", {"status": "ok"})
+        scene.goes(ResponseEnded("r1", "completed"))
+        scene.forget()
+        scene.hooks.calling = "c0"
+        scene.call.switch_task(SessionSettings("x"), "Say goodbye.")
+        scene.call.tool_finished("c0", {"result": True})
+        assert ([told for told in scene.line.told if told == ("clear",)], scene.hooks.ended) == ([], [])
+        assert (scene.model.said("truncate"), scene.asks()) == ([], 0)
+
     def test_a_goodbye_that_was_asked_for_is_spoken_before_the_line_closes(self) -> None:  # V2
         scene = Scene()
         scene.call.instruct("Say goodbye.")
