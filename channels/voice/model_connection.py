@@ -6,10 +6,12 @@
     opening   every try has failed: ModelUnreachable       closed
     open      it is lost, or about to expire               renewing
     renewing  the new session is confirmed                 open
-    renewing  every try has failed                         closed, and the call ends
+    renewing  every try has failed, the one before serves  open, to be renewed again
+    renewing  every try has failed, nothing serves         closed, and the call ends
     any       `close`                                      closed
 
-One that is lost is gone before the new one is opened; one that is about to expire serves until then.
+One that is lost is gone before the new one is opened; one that is about to expire serves until then, or on
+where there is no new one to be had.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ TRIES: Final = 2
 RENEW_AFTER_S: Final = 55 * 60.0
 RENEW_AT_LAST_S: Final = 59 * 60.0
 """OpenAI ends a session after 60 minutes."""
+
+RENEW_AGAIN_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class ModelConnection:
         self._line_plays = line_plays
         self._listener: _Listener | None = None
         self._link: ModelLink | None = None
-        self._opened_at = 0.0
+        self._opened_at = self._renew_from = 0.0
         self._renewal: asyncio.Task[None] | None = None
 
     async def open(self, settings: SessionSettings) -> None:
@@ -142,12 +146,16 @@ class ModelConnection:
             self._log.warning("model_lost", why=why)
             self._replace()
             self._begin_renewal()
+        elif self.state is ConnectionState.RENEWING and self._serves:
+            self._log.warning("model_lost", why=why)
+            self._replace()
 
     def renew_if_due(self) -> None:
         """To be called now and then: a session that is about to expire is renewed in time."""
-        if self.state is not ConnectionState.OPEN or not self._line_plays:
+        now = self._clock()
+        if self.state is not ConnectionState.OPEN or not self._line_plays or now < self._renew_from:
             return
-        age = self._clock() - self._opened_at
+        age = now - self._opened_at
         is_told_all = self.call.is_calm() and not self.call.awaits_text
         if age >= RENEW_AT_LAST_S or (age >= RENEW_AFTER_S and is_told_all):
             self._log.info("model_renewed_in_time")
@@ -162,6 +170,11 @@ class ModelConnection:
             self._renewal.cancel()
             await asyncio.wait({self._renewal})
         self._replace()
+
+    @property
+    def _serves(self) -> bool:
+        """There is a connection whose session was confirmed."""
+        return self._listener is not None and self._listener.outcome.done()
 
     def _to(self, state: ConnectionState) -> None:
         if state not in _NEXT[self.state]:
@@ -181,9 +194,11 @@ class ModelConnection:
             await self._try(settings, LONGER, resumed=True)
         except ModelUnreachable as reason:
             self._log.error("model_unreachable", reason=str(reason))
-            self._to(ConnectionState.CLOSED)
-            self._failed()
-            return
+            if not self._serves:
+                self._to(ConnectionState.CLOSED)
+                self._failed()
+                return
+            self._renew_from = self._clock() + RENEW_AGAIN_S
         self._to(ConnectionState.OPEN)
 
     async def _try(self, settings: SessionSettings, patience: Patience, *, resumed: bool) -> None:

@@ -347,6 +347,42 @@ def test_a_session_is_renewed_before_it_expires_and_only_when_nobody_speaks() ->
     assert stage.watcher.ended == ["caller_hung_up"]
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["serves on", "is lost meanwhile"])
+def test_a_session_that_cannot_be_renewed_in_time_serves_on_and_is_renewed_later(  # V12
+    is_lost: bool,
+) -> None:
+    async def scene(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.event(ResponseStarted("r0"), ResponseEnded("r0", "completed"))
+        await asyncio.sleep(55 * 60)
+        assert (len(stage.models.sides), stage.watcher.renewed) == (3, 1)  # both tries have failed
+        if is_lost:
+            stage.models.sides[0].lost()
+        else:
+            runner.call.caller_audio(FRAME)
+            assert stage.models.links[0].told[-1] == ("append_audio", FRAME)
+            await asyncio.sleep(19)
+        await asyncio.sleep(3)
+        assert (len(stage.models.links), stage.watcher.renewed) == (2, 2)
+        runner.call.line_event(StreamStopped())
+
+    stage = Stage(models=Models(["confirms", "refuses", "refuses", "confirms"])).play(scene)
+    assert stage.watcher.ended == ["caller_hung_up"]
+
+
+def test_a_session_that_is_lost_while_no_new_one_is_to_be_had_ends_the_call() -> None:  # V12
+    async def scene(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.event(ResponseStarted("r0"), ResponseEnded("r0", "completed"))
+        await asyncio.sleep(55 * 60 - 0.7)
+        assert stage.watcher.renewed == 1
+        stage.models.sides[0].lost()
+        await asyncio.sleep(1)
+
+    stage = Stage(models=Models(["confirms", "refuses"])).play(scene)
+    assert stage.watcher.ended == ["model_lost"]
+
+
 def test_a_session_is_renewed_in_time_only_when_the_callers_words_are_written_down() -> None:  # voice-1, V12
     async def talks_long(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
