@@ -42,7 +42,13 @@ from channels.engine_client.tools import (
 )
 from channels.voice.call import ports
 from channels.voice.flow import task_context
-from channels.voice.flow.engine_sync import DialogueReport, MemoryNotices, PromptRefresher, TranscriptBarrier
+from channels.voice.flow.engine_sync import (
+    DialogueReport,
+    MemoryNotices,
+    PromptRefresher,
+    TranscriptBarrier,
+    is_over,
+)
 from flow_engine.ports.models import ToolCall
 from flow_engine.values import JsonValue
 
@@ -91,7 +97,7 @@ class FlowCallHandler:
         self._watch = PromptRefresher(engine, self.contact.conversation_id, self._refreshed, self._lose)
         self._notices = notices
         self._words = TranscriptBarrier(controls, self._watch)
-        self._report = DialogueReport(engine, self.contact, self._arrived, pause=pause)
+        self._report = DialogueReport(engine, self.contact, self._settled, pause=pause)
         self._task_lock = asyncio.Lock()
         self._following: set[asyncio.Task[None]] = set()
         self._task: task_context.TaskContext | None = None
@@ -249,6 +255,8 @@ class FlowCallHandler:
                 }
             except replies.EngineError as error:
                 log.error("task_not_changed", reason=str(error))
+                if is_over(error):
+                    self._lose()
                 return {"result": False, "reason": task_context.TRY_AGAIN}
             if isinstance(reply, replies.TaskRefused):
                 return self._refused(reply)
@@ -364,7 +372,7 @@ class FlowCallHandler:
         names = (self._start.agent_id or None, self._start.agent_name or None)
         return Utterance(self._message_id(), self._now(), "bot", body, type, *names)
 
-    def _arrived(self, utterance: Utterance) -> None:
+    def _settled(self, utterance: Utterance) -> None:
         if utterance.src == "user":
             self._words.arrived(utterance)
             self._watch.after_user_turn()

@@ -24,6 +24,12 @@ from channels.voice.call.ports import CallTranscript
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
+
+def is_over(error: EngineError) -> bool:
+    """Whether the conversation has ended, or is not there any more: it was erased."""
+    return isinstance(error, StateConflict) or error.code == "conversation_unknown"
+
+
 MOST_WAITING: Final = 200
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 5.0
@@ -31,21 +37,22 @@ LONGEST_PAUSE_S: Final = 5.0
 
 class DialogueReport:
     """A queue with one sender. While the engine is away the newest messages are kept, up to a bound, and the
-    oldest given up; it is asked again after 1, 2, 4, then every 5 seconds. `arrived` is called after each
-    message that has; one that the engine refuses is logged and left out. `pause` waits that many seconds."""
+    oldest given up; it is asked again after 1, 2, 4, then every 5 seconds. One that the engine refuses is
+    logged and left out. `settled` is called after each message that has arrived or was refused. `pause` waits
+    that many seconds."""
 
     def __init__(
         self,
         engine: EngineClient,
         contact: Contact,
-        arrived: Callable[[Utterance], None],
+        settled: Callable[[Utterance], None],
         *,
         most_waiting: int = MOST_WAITING,
         pause: Pause = asyncio.sleep,
     ) -> None:
         self._engine = engine
         self._contact = contact
-        self._arrived = arrived
+        self._settled = settled
         self._most_waiting = most_waiting
         self._pause = pause
         self._waiting: deque[Utterance] = deque()
@@ -86,8 +93,7 @@ class DialogueReport:
                 continue
             except EngineError as error:
                 log.warning("utterance_dropped", reason=str(error), message_id=utterance.message_id)
-            else:
-                self._arrived(utterance)
+            self._settled(utterance)
             pause_s = FIRST_PAUSE_S
             if self._waiting and self._waiting[0] is utterance:
                 self._waiting.popleft()
@@ -123,7 +129,7 @@ class MemoryNotices(Protocol):
 class PromptRefresher:
     """`changed` is awaited with every prompt that says something new, one at a time. It returns whether the
     model has it now; one that came too late is not remembered. `closed` is called when the engine says that
-    the conversation is."""
+    the conversation is, or knows of none."""
 
     def __init__(
         self,
@@ -172,10 +178,10 @@ class PromptRefresher:
         etag = None if last is None else last.etag
         try:
             tagged = await self._engine.prompt(self._conversation_id, wait_ms=wait_ms, unless=etag)
-        except StateConflict:
-            self._closed()
-            return True
         except EngineError as error:
+            if is_over(error):
+                self._closed()
+                return True
             log.warning("prompt_not_refreshed", reason=str(error))
             return False
         if tagged is None:
@@ -221,7 +227,7 @@ class TranscriptBarrier:
         self._last: Utterance | None = None
 
     def arrived(self, utterance: Utterance) -> None:
-        """A turn of the caller has arrived at the engine."""
+        """A turn of the caller has arrived at the engine, or never will."""
         self._last = utterance
 
     async def read(self, within_s: float = READ_WITHIN_S) -> None:

@@ -489,6 +489,19 @@ class TestTrouble:
             events = await call.events()
         assert "Hello?" not in [event["body"] for event in events]
 
+    @pytest.mark.parametrize("by", ["words", "a change of task"])
+    async def test_a_conversation_that_is_erased_during_its_call_is_taken_leave_of(  # V2, 18
+        self, by: str
+    ) -> None:
+        async with flow_call(quiet_clinic()) as call:
+            await call.opened()
+            assert (await call.scene.http.delete(f"/v1/conversations/{CALL_ID}")).status_code == 200
+            if by == "words":
+                await call.user("Hello?")
+            else:
+                await call.tool("change_task", task="operator")
+            await eventually(lambda: call.controls.told == [("instruct", LOST)])
+
     async def test_a_conversation_that_was_closed_is_noticed_with_the_next_tool(self) -> None:
         async with flow_call(health_booking(), {CATALOGUE: (scripted("cerca_prestazione", found),)}) as call:
             await call.opened()
