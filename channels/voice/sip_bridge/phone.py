@@ -31,6 +31,9 @@ from flow_engine.values import whole_number_in
 
 KEEP_ALIVE_S = 20.0
 RETRY_S = 5.0
+LONGEST_RETRY_S = 300.0
+"""Of an account that is refused: who insists on a wrong password is shut out, with the whole machine."""
+
 MOST_CALLS = 200
 REPEATED_WITHIN_S = 32.0
 """How long the other side repeats what it takes for unanswered (RFC 3261, timer H)."""
@@ -50,6 +53,10 @@ class RegistrationFailed(Exception):
 
 class ServerAway(RegistrationFailed):
     """The server does not answer."""
+
+
+class AccountRefused(RegistrationFailed):
+    """The server knows no such account, or has another password of it."""
 
 
 class SipPhone(asyncio.DatagramProtocol):
@@ -124,23 +131,25 @@ class SipPhone(asyncio.DatagramProtocol):
             before.close()
 
     async def _stay_registered(self) -> None:
-        """What the server refuses is tried again after 5 s. One that does not answer may have moved, or this
-        machine has."""
-        loop = asyncio.get_running_loop()
+        """What fails is tried again after 5 s, an account that the server refuses later and later. One that
+        does not answer may have moved, or this machine has."""
+        loop, refusals = asyncio.get_running_loop(), 0
         while True:
             try:
                 for_s = await self._register(self._expires_s)
             except RegistrationFailed as failed:
                 self.is_registered = False
-                log.warning("sip_not_registered", reason=str(failed))
-                await asyncio.sleep(RETRY_S)
+                refusals = refusals + 1 if isinstance(failed, AccountRefused) else 0
+                again_in_s = min(RETRY_S * 2 ** min(max(refusals - 1, 0), 16), LONGEST_RETRY_S)
+                log.warning("sip_not_registered", reason=str(failed), again_in_s=again_in_s)
+                await asyncio.sleep(again_in_s)
                 if isinstance(failed, ServerAway) and not self._calls:
                     with suppress(OSError):  # a name that leads nowhere now: where it led is asked again
                         await self._connect()
                 continue
             if not self.is_registered:
                 log.info("sip_registered", expires_s=for_s)
-            self.is_registered = True
+            self.is_registered, refusals = True, 0
             until = loop.time() + for_s / 2
             while loop.time() < until:
                 await asyncio.sleep(min(KEEP_ALIVE_S, max(0.0, until - loop.time())))
@@ -207,7 +216,9 @@ class SipPhone(asyncio.DatagramProtocol):
             elif reply.status == 423 and 0 < expires_s < shortest_s:
                 expires_s = self._expires_s = shortest_s
             elif not 200 <= reply.status < 300:
-                raise RegistrationFailed(f"the server answered with status {reply.status}")
+                is_account = reply.status in (401, 403, 404, 407)
+                failed = AccountRefused if is_account else RegistrationFailed
+                raise failed(f"the server answered with status {reply.status}")
         raise RegistrationFailed("the server wants something else every time")
 
     # Datagrams ---------------------------------------------------------------------------------------

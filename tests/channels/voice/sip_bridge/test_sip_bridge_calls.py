@@ -357,14 +357,18 @@ async def test_an_unexpected_failure_is_logged_and_answered(monkeypatch: pytest.
     assert any(entry["event"] == "bug" for entry in logged)
 
 
-async def test_a_wrong_password_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:  # V13
-    monkeypatch.setattr(phone_module, "RETRY_S", 0.05)
+async def test_a_wrong_password_is_told_and_tried_again_later_and_later(  # V13
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(phone_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(phone_module, "LONGEST_RETRY_S", 0.05)
     with capture_logs() as logged:
         async with FakeTrunk({"desk": "secret"}) as trunk, bridged(trunk, 9, "wr0ng") as phone:
-            await eventually(lambda: trunk.refused >= 3)
+            await eventually(lambda: trunk.refused >= 2 * 6)
             assert not phone.is_registered
     told = [entry for entry in logged if entry["event"] == "sip_not_registered"]
     assert "status 401" in told[0]["reason"]
+    assert [entry["again_in_s"] for entry in told[:5]] == [0.01, 0.02, 0.04, 0.05, 0.05]
     assert "wr0ng" not in repr(logged)
 
 
