@@ -135,7 +135,8 @@ class RtpStream(asyncio.DatagramProtocol):
             offer = replace(offer, host=self.offer.host, port=self.offer.port)
         before, self.offer = self.offer, offer
         if (offer.host, offer.port) != (before.host, before.port):
-            self._left, self._remote, self._is_known = self._remote, (offer.host, offer.port), False
+            self._left = None if before.host == NOWHERE else self._remote  # which nobody leaves
+            self._remote, self._is_known = (offer.host, offer.port), False
 
     # What is to be said ------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from channels.voice.sip_bridge import rtp
-from channels.voice.sip_bridge.descriptions import AudioOffer
+from channels.voice.sip_bridge.descriptions import UNDESCRIBED, AudioOffer
 from channels.voice.sip_bridge.rtp import RtpStream
 
 pytestmark = pytest.mark.anyio
@@ -18,17 +18,18 @@ pytestmark = pytest.mark.anyio
 COMFORT_NOISE = 13
 LINE = ("127.0.0.1", 4000)
 AUDIO = bytes(range(160))
+OFFER = AudioOffer(*LINE, 0, 101)
 
 
 class Line:
     """A stream, and what was heard of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, offer: AudioOffer = OFFER) -> None:
         self.heard: list[bytes] = []
         self.keys: list[str] = []
         self.lost = asyncio.Event()
         self.stream = RtpStream(
-            AudioOffer(*LINE, 0, 101),
+            offer,
             heard=self.heard.append,
             pressed=self.keys.append,
             reached=lambda _: None,
@@ -137,3 +138,28 @@ async def test_a_line_without_any_packet_is_lost_unless_it_is_on_hold(
         assert not line.lost.is_set()
         line.stream.redirect(AudioOffer(*LINE, 0, 101))
         await line.lost.wait()
+
+
+class Wire(asyncio.DatagramTransport):
+    """Where packets were sent to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to: list[object] = []
+
+    def sendto(self, data: object, addr: object = None) -> None:
+        self.to.append(addr)
+
+
+async def test_a_line_that_speaks_before_it_is_described_is_answered_where_it_speaks_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # V12
+    line, wire = Line(UNDESCRIBED), Wire()
+    line.stream.connection_made(wire)
+    line.packet(1)
+    line.stream.redirect(AudioOffer("192.168.1.7", 4000, 0, 101))  # as it knows itself, behind a translation
+    line.packet(2)
+    async with speaking(line, monkeypatch):
+        while not wire.to:
+            await asyncio.sleep(0)
+    assert set(wire.to) == {LINE}
