@@ -41,6 +41,7 @@ from channels.chat.table import AgentTable
 from channels.chat.tokens import Tokens
 from channels.chat.tools import McpSource, ToolSources, load_tools, mcp_urls
 from channels.engine_client.client import EngineClient, engine_http
+from channels.engine_client.ends import ContactEnds
 from channels.engine_client.mcp_tools import McpConnections
 from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.ports.chat import ChatBus
@@ -284,10 +285,13 @@ def _flow_agents(
     http = engine_http(chat.engine_url, key)
     stack.push_async_callback(http.aclose)
     engine = EngineClient(http)
+    ends = ContactEnds(engine)
+    stack.push_async_callback(ends.aclose)
     allow = AllowList.parse(settings.outbound_allow)
     trusted = {engine.mcp_url: {"Authorization": f"Bearer {key}"} if key else {}}
     return FlowAgents(
         engine,
+        ends,
         lambda: McpConnections(allow, trusted),
         model,
         accounts,

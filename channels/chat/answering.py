@@ -100,8 +100,7 @@ class FlowTalk(Protocol):
         ...
 
     async def end(self, tenant_id: str, state: SessionState, reason: str) -> None:
-        """Ends the contact, if there is one. Never raises for an engine that is away: the failure is
-        logged."""
+        """Ends the contact, if there is one. Never raises for an engine that is away: it is told again."""
         ...
 
 

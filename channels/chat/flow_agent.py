@@ -27,10 +27,11 @@ from channels.chat import agents
 from channels.chat.accounts import Accounts, AgentRun
 from channels.chat.answering import AnswerRequest, ToolTurn
 from channels.chat.frames import FinalState
-from channels.chat.people import People, commands_of, task_note
+from channels.chat.people import KeyOfAnotherTenant, People, commands_of, task_note
 from channels.chat.state import FlowRun, HeldText, SessionState
 from channels.chat.wording import phrase
 from channels.engine_client import client
+from channels.engine_client.ends import ContactEnds
 from channels.engine_client.mcp_tools import OpenMcp
 from channels.engine_client.replies import (
     OF_PERSONS,
@@ -105,6 +106,7 @@ class FlowAgents:
     def __init__(
         self,
         engine: client.EngineClient,
+        ends: ContactEnds,
         open_mcp: OpenMcp,
         model: models.LanguageModel,
         accounts: Accounts,
@@ -117,6 +119,7 @@ class FlowAgents:
     ) -> None:
         self.people = People(engine, clock, tenants, new_id)
         self._engine = engine
+        self._ends = ends
         self._open_mcp = open_mcp
         self._model = model
         self._accounts = accounts
@@ -171,9 +174,11 @@ class FlowAgents:
         if state.flow is None:
             return
         try:
-            await self._engine.end_contact(self.people.contact(tenant_id, state.flow), reason)
-        except EngineError as error:
+            contact = self.people.contact(tenant_id, state.flow)
+        except KeyOfAnotherTenant as error:
             log.warning("contact_not_ended", reason=str(error))
+        else:
+            await self._ends.end(contact, reason)
 
     # One answer -------------------------------------------------------------------------------------
 

@@ -4,10 +4,11 @@ confirmed, denied. Engine and chat are real, and talk over real sockets."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from adapters.models.fake_openai import FakeOpenAI
 from adapters.models.scripted import CallsTools, Says, Step
 from channels.chat import sessions
+from channels.engine_client import ends
 from flow_engine.ports.models import ToolCall
 from tests.api.harness import clinic
 from tests.channels.chat import toolbelt
@@ -359,6 +361,54 @@ async def test_a_session_that_falls_silent_ends_the_flows_contact(
                     await asyncio.sleep(0.05)
             page = (await chat.http.get(f"/v1/chat/sessions/{client.session}")).json()
             assert page["ended"]
+
+
+@asynccontextmanager
+async def way_to(engine_url: str) -> AsyncGenerator[tuple[str, asyncio.Event]]:
+    """An address of the engine, and whether anybody gets through there."""
+    target, is_open, serving = urlsplit(engine_url), asyncio.Event(), set[asyncio.Task[None]]()
+    is_open.set()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while is_open.is_set() and (data := await reader.read(65_536)) and is_open.is_set():
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(cast("asyncio.Task[None]", asyncio.current_task()))
+        far_reader, far_writer = await asyncio.open_connection(target.hostname, target.port)
+        with suppress(OSError, asyncio.CancelledError):
+            await asyncio.gather(pass_on(reader, far_writer), pass_on(far_reader, writer))
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", is_open
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving)
+
+
+@pytest.mark.parametrize("how", ["breaking out", "ending the session"])
+async def test_a_contact_is_ended_once_the_engine_is_back(
+    tmp_path: Path, engine_url: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:  # C15, F30
+    monkeypatch.setattr(ends, "FIRST_PAUSE_S", 0.05)
+    script = [Says("¿Cuál es su póliza?"), Says("Sunny.")]
+    async with way_to(engine_url) as (url, is_open), running_chat(tmp_path, script, engine_url=url) as chat:
+        await chat.add(CLAIMS, WEATHER)
+        async with chat.client(language="es") as client, httpx.AsyncClient(base_url=engine_url) as engine:
+            await client.say("m-1", ACCIDENT)
+            content = next(f["content"] for f in client.frames if f["content"].get("event") == "task")
+            is_open.clear()
+            if how == "breaking out":
+                assert (await client.say("m-2", "What is the weather in Rome?"))["agent"] == "weather_agent"
+            else:
+                ended = await chat.http.post(f"/v1/chat/sessions/{client.session}/end")
+                assert (ended.status_code, ended.json()["ended"]) == (200, True)
+            assert not await has_ended(engine, content)
+            is_open.set()
+            async with asyncio.timeout(30):
+                while not await has_ended(engine, content):
+                    await asyncio.sleep(0.05)
 
 
 async def test_an_engine_that_is_away_is_an_apology(tmp_path: Path) -> None:  # C15
