@@ -24,7 +24,7 @@ from channels.chat.answering import Answering, AnswerRequest, FlowTalk
 from channels.chat.frames import AnswerFrames, Pace
 from channels.chat.state import Aside, SessionState, Turn, item_of, take
 from channels.chat.wording import phrase
-from flow_engine.errors import FlowEngineError, LookElsewhere, RetryLater
+from flow_engine.errors import CallTheOperator, FlowEngineError, LookElsewhere, RetryLater
 from flow_engine.ports import chat
 from flow_engine.ports.telemetry import Observer, Tracing, Unobserved, Untraced
 
@@ -334,17 +334,30 @@ class Sessions:
         await self._flows.give_up(request.ref.tenant_id, request.state)
 
     async def _sweep(self) -> None:
+        idle: list[chat.SessionRef] = []  # the store names each once
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
                 for ref in await self.store.abandoned():
                     await self._work(ref)
-                for ref in await self.store.idle(self._idle_s):
-                    item = orjson.dumps({"kind": "end", "id": "", "reason": "idle"})
-                    await self.store.put(ref, f"end-{uuid4().hex}", item)
-                    await self._work(ref)
+                idle += await self.store.idle(self._idle_s)
+                while idle:
+                    await self._end_idle(idle[-1])
+                    idle.pop()
             except RetryLater as away:
                 log.warning("sessions_not_swept", code=away.code)
+
+    async def _end_idle(self, ref: chat.SessionRef) -> None:
+        """Not one that has ended, or is forgotten: what is put there would have it kept for another day."""
+        try:
+            if (await self.state(ref)).ended:
+                return
+        except (LookElsewhere, CallTheOperator) as unusable:
+            log.info("session_not_ended", code=unusable.code)
+            return
+        item = orjson.dumps({"kind": "end", "id": "", "reason": "idle"})
+        await self.store.put(ref, f"end-{uuid4().hex}", item)
+        await self._work(ref)
 
 
 async def _pause(deadline: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from adapters.models.scripted import Says, Stalls
 from api.auth import Keyring
-from flow_engine.ports.chat import FRAMES_KEPT, SessionRef
+from channels.chat import sessions
+from flow_engine.ports.chat import FRAMES_KEPT, KEPT_S, SessionRef
 from flow_engine.ports.models import LLMRequest
 from memory.chat_in_process import InProcessChat
-from tests.channels.chat.harness import ORDERS, WEATHER, Chat, Client, running_chat
+from tests.channels.chat.harness import ORDERS, WEATHER, WITHIN_S, Chat, Client, running_chat
 from tests.channels.chat.test_agents_table import KEYS, key
 
 pytestmark = pytest.mark.anyio
@@ -274,6 +275,71 @@ async def test_an_ended_session_is_ended_once_and_says_so(tmp_path: Path) -> Non
         assert (await chat.http.post("/v1/chat/sessions/s-none/end")).status_code == 404
 
 
+class CountsSweeps(InProcessChat):
+    """`now` is its clock; `swept` counts the looks for idle sessions that are done with."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.looks = 0
+        super().__init__(monotonic=lambda: self.now)
+
+    async def idle(self, for_s: float) -> Sequence[SessionRef]:
+        self.looks += 1
+        return await super().idle(for_s)
+
+    async def swept(self) -> None:
+        """After a whole sweep that began from now on."""
+        looks = self.looks
+        async with asyncio.timeout(WITHIN_S):
+            while self.looks < looks + 2:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_session_that_fell_silent_is_ended_once_and_then_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C12
+    monkeypatch.setattr(sessions, "SWEEP_S", 0.01)
+    store, idle_s = CountsSweeps(), 1_800.0
+    async with running_chat(tmp_path, shared=(store, store), chat_idle_s=idle_s) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.say("m-1", QUESTION)
+            ref = SessionRef("default", client.session)
+        store.now = idle_s
+        async with asyncio.timeout(WITHIN_S):
+            while not (await chat.sessions.state(ref)).ended:
+                await asyncio.sleep(0.01)
+        for _ in range(3):
+            store.now += idle_s
+            await store.swept()
+        store.now = idle_s + KEPT_S + 1.0
+        await chat.sessions.create("default", "u2", None)
+        assert await store.load(ref) is None
+
+
+@pytest.mark.parametrize("state", [None, b"{}"], ids=["forgotten", "unreadable"])
+async def test_a_session_that_cannot_be_read_any_more_is_left_alone_and_others_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: bytes | None
+) -> None:  # C12
+    monkeypatch.setattr(sessions, "SWEEP_S", 0.01)
+    store, idle_s = CountsSweeps(), 1_800.0
+    async with running_chat(tmp_path, shared=(store, store), chat_idle_s=idle_s) as chat:
+        await chat.add(WEATHER)
+        refs: list[SessionRef] = []
+        for user in ("u1", "u2", "u3"):
+            async with chat.client(user=user) as client:
+                await client.say("m-1", QUESTION)
+                refs.append(SessionRef("default", client.session))
+        forgotten = refs.pop(1)
+        _refs(chat)[forgotten].state = state
+        store.now = idle_s
+        async with asyncio.timeout(WITHIN_S):
+            while not all([(await chat.sessions.state(ref)).ended for ref in refs]):
+                await asyncio.sleep(0.01)
+        await store.swept()
+        assert await store.waiting(forgotten) == ()
+
+
 async def test_an_answer_goes_on_by_the_table_as_it_was(tmp_path: Path) -> None:  # C5
     async with running_chat(tmp_path, [Stalls(0.3, Says("Sunny."))]) as chat:
         await chat.add(WEATHER, ORDERS)
@@ -318,5 +384,5 @@ async def test_the_history_is_the_context_of_what_follows(tmp_path: Path) -> Non
 def _refs(chat: Chat) -> Any:
     store = chat.sessions.store
     assert isinstance(store, InProcessChat)
-    sessions: Callable[[], Any] = lambda: store._sessions  # noqa: E731
-    return sessions()
+    kept: Callable[[], Any] = lambda: store._sessions  # noqa: E731
+    return kept()
