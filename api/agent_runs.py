@@ -1,6 +1,7 @@
 """Routes for the runs of mail agents: what they did, and what a person decides on calls that wait (M14)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Literal, NotRequired, cast
 from urllib.parse import urlencode
 
@@ -75,14 +76,12 @@ class RunDetails(RunReply):
     waiting: NotRequired[Sequence[WaitingCall]]
 
 
-_PAGES = (
-    Parameter("status", "only runs of this status", {"type": "string", "enum": [*RUN_STATUSES]}),
-    Parameter("after", "The id of a run: only runs behind it"),
-    Parameter(
-        "limit",
-        f"At most so many; 0 or left out: {LARGEST_PAGE}",
-        {"type": "integer", "minimum": 0, "maximum": LARGEST_PAGE},
-    ),
+_STATUS = Parameter("status", "only runs of this status", {"type": "string", "enum": [*RUN_STATUSES]})
+_AFTER = Parameter("after", "The id of a run: only runs behind it")
+_LIMIT = Parameter(
+    "limit",
+    f"At most so many; 0 or left out: {LARGEST_PAGE}",
+    {"type": "integer", "minimum": 0, "maximum": LARGEST_PAGE},
 )
 
 
@@ -123,7 +122,7 @@ class AgentRunRoutes:
                 summary="The runs of mail agents, oldest first; the header Link names the next page",
                 audience="agents",
                 scopes=("agent",),
-                parameters=_PAGES,
+                parameters=(_STATUS, replace(_AFTER, look_up=self._runs.place), _LIMIT),
                 reply=Sequence[RunReply],
             ),
             Endpoint(

@@ -23,7 +23,7 @@ from api.auth import Principal, Scope, header
 from api.bodies import parse_body
 from flow_engine.documents import parse_date_time
 from flow_engine.documents.findings import nearest
-from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.errors import CorrectTheInput, Finding, RetryLater
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.dialogue import ActedOn, ConversationRef
 from flow_engine.ports.telemetry import IDS_LOGGED
@@ -49,6 +49,8 @@ class Parameter:
     required: bool = False
     check: Callable[[str], object] | None = None
     """What a schema does not say. Raises CorrectTheInput."""
+    look_up: Callable[[str, str], Awaitable[object]] | None = None
+    """What only a store knows of a tenant and a value. Raises CorrectTheInput, RetryLater."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -104,16 +106,29 @@ class Call(msgspec.Struct, frozen=True):
             )
         return IdempotencyKey(key, self.fingerprint)
 
-    def refuse_wrong_parameters(self, known: Mapping[str, Parameter]) -> None:
+    async def refuse_wrong_parameters(self, known: Mapping[str, Parameter]) -> None:
         """Raises CorrectTheInput with every parameter of the query that there is none of, as
         `parameter_unknown` naming what it may have meant, every one that is given more than once, as
-        `parameter_repeated`, and every value that cannot be read, as `<name>_invalid`."""
+        `parameter_repeated`, and every value that cannot be read, as `<name>_invalid`. What a store has to be
+        asked for is told beside them; alone, by the handler."""
         query = QueryParams(self.scope["query_string"])
         findings = [
             finding for name in query for finding in self._wrong(name, known, times=len(query.getlist(name)))
         ]
         if findings:
+            findings += [finding for name in query for finding in await self._unknown(known.get(name))]
             raise CorrectTheInput(findings[0].code, findings[0].message, findings)
+
+    async def _unknown(self, parameter: Parameter | None) -> Sequence[Finding]:
+        if parameter is None or parameter.look_up is None:
+            return ()
+        try:
+            await parameter.look_up(self.tenant_id, self.query(parameter.name) or "")
+        except CorrectTheInput as wrong:
+            return wrong.findings
+        except RetryLater:  # the request is wrong as it is
+            pass
+        return ()
 
     def _wrong(self, name: str, known: Mapping[str, Parameter], *, times: int) -> Sequence[Finding]:
         if name not in known:

@@ -138,7 +138,7 @@ class Guarded:
                 body = b""
             call = Call(scope, receive, principal, body)
             if scope["query_string"] and self._queries is not None:
-                call.refuse_wrong_parameters(self._queries)
+                await call.refuse_wrong_parameters(self._queries)
             response = await endpoint.handler(call)
         except FlowEngineError as error:
             code = error.code

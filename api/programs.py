@@ -5,7 +5,7 @@ A voice agent tells what it counts on `/metrics`; the chat keeps its decisions i
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel, ConfigDict
@@ -230,7 +230,7 @@ class ProgramRoutes:
                 self.decisions,
                 "Decisions of the chat on which agent answers, the newest first",
                 ChatDecisionsReply,
-                BEFORE,
+                replace(BEFORE, look_up=self._chat.place),
                 LIMIT,
             ),
             watched(

@@ -48,13 +48,7 @@ class AgentRuns:
     ) -> Sequence[Row]:
         """Oldest first; those of `status` only, where one is named; from behind the run `after` on, at most
         `limit`. Raises CorrectTheInput `after_invalid` for a run that is not there."""
-        at = None
-        if after is not None:
-            last = await self._runs.get(tenant_id, after)
-            if last is None or last.parent not in (OPEN, ENDED, FORGOTTEN):
-                message = f"there is no run {after!r}; accepted is a run's id"
-                raise CorrectTheInput("after_invalid", message, [Finding("", "after_invalid", message)])
-            at = (last.position, last.id)
+        at = None if after is None else await self.place(tenant_id, after)
         found: list[Row] = []
         while limit is None or len(found) < limit:
             # One that moved between two reads stands in both; the later state counts.
@@ -68,6 +62,14 @@ class AgentRuns:
                 break
             at = (ordered[-1].position, ordered[-1].id)
         return found[:limit]
+
+    async def place(self, tenant_id: str, after: str) -> tuple[int, str]:
+        """Of the run `after` in the order of all. Raises CorrectTheInput `after_invalid`."""
+        last = await self._runs.get(tenant_id, after)
+        if last is None or last.parent not in (OPEN, ENDED, FORGOTTEN):
+            message = f"there is no run {after!r}; accepted is a run's id"
+            raise CorrectTheInput("after_invalid", message, [Finding("", "after_invalid", message)])
+        return last.position, last.id
 
     async def row(self, tenant_id: str, run_id: str) -> Row:
         """One run with `llm_calls`, `email_events`, oldest first, and while it waits `waiting`. Raises

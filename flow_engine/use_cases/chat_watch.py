@@ -75,18 +75,20 @@ class ChatWatch:
 
     async def decisions(self, tenant_id: str, before: str | None, *, limit: int) -> ChatDecisionsReply:
         """Raises CorrectTheInput `before_invalid`."""
-        after = None
-        if before is not None:
-            last = await self.kept_decisions.get(tenant_id, before)
-            if last is None:
-                raise before_invalid()
-            after = (last.position, last.id)
+        after = None if before is None else await self.place(tenant_id, before)
         found = await self.kept_decisions.list(tenant_id, None, after=after, limit=limit + 1)
         page = found[:limit]
         return ChatDecisionsReply(
             decisions=[_decision(each) for each in page],
             nextBefore=page[-1].id if len(found) > limit else None,
         )
+
+    async def place(self, tenant_id: str, before: str) -> tuple[int, str]:
+        """Of the decision `before` in the order of all. Raises CorrectTheInput `before_invalid`."""
+        last = await self.kept_decisions.get(tenant_id, before)
+        if last is None:
+            raise before_invalid()
+        return last.position, last.id
 
     async def session(self, tenant_id: str, session: str) -> ChatSessionReply:
         """Raises LookElsewhere `session_unknown`."""

@@ -204,6 +204,10 @@ async def test_decisions_of_the_chat_are_read_page_by_page(scene: Scene) -> None
     assert rest["nextBefore"] is None
     reply = await scene.http.get("/v1/operations/chat?before=nothing")
     assert (reply.status_code, reply.json()["code"]) == (422, "before_invalid")
+    reply = await scene.http.get("/v1/operations/chat?before=nothing&limit=0")
+    assert {each["code"] for each in reply.json()["errors"]} == {"before_invalid", "limit_invalid"}  # F36
+    reply = await scene.http.get(f"/v1/operations/chat?before={first['nextBefore']}&limit=0")
+    assert [each["code"] for each in reply.json()["errors"]] == ["limit_invalid"]
 
 
 async def test_a_session_of_the_chat_has_its_decisions_and_runs(scene: Scene) -> None:

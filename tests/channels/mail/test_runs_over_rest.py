@@ -85,6 +85,15 @@ async def test_what_is_no_page_is_refused(scene: Scene, query: str) -> None:  # 
     assert [each["code"] for each in reply.json()["errors"]] == [reply.json()["code"]]  # F36
 
 
+async def test_a_run_that_is_not_there_is_told_beside_other_parameters(scene: Scene) -> None:  # M14, F36
+    await stored(scene, 1)
+    reply = await scene.http.get("/v1/agent-runs?after=nothing&limit=-1&page=2")
+    codes = [each["code"] for each in reply.json()["errors"]]
+    assert sorted(codes) == ["after_invalid", "limit_invalid", "parameter_unknown"]
+    reply = await scene.http.get("/v1/agent-runs?after=r0&limit=-1")
+    assert [each["code"] for each in reply.json()["errors"]] == ["limit_invalid"]
+
+
 async def test_rows_and_details_are_what_the_openapi_document_says(scene: Scene) -> None:  # M14
     await stored(scene, 2, waits=[1])
     document: dict[str, Any] = scene.app.openapi()
