@@ -54,13 +54,17 @@ log: Any = structlog.get_logger("flow_engine.mail")
 
 @dataclass(frozen=True, slots=True)
 class FlowRun:
-    """Which run of which thread: `mailbox` and `thread` name the conversation, `facts` are what the flow's
-    templates know as `$contact`."""
+    """Which run of which conversation; `facts` are what the flow's templates know as `$contact`."""
 
     run_id: str
-    mailbox: str
-    thread: str
+    conversation_id: str
     facts: Mapping[str, JsonValue]
+
+
+def conversation_of(mailbox: str, thread: str) -> str:
+    """The id of a thread's conversation."""
+    digest = hashlib.sha256(f"{mailbox}\0{thread}".encode("utf-8", "surrogatepass")).hexdigest()
+    return f"mail-{digest[:32]}"
 
 
 class FlowConversations:
@@ -130,8 +134,7 @@ class EngineContact:
         self._declared = declared
         self._run = run
         self._clock = clock
-        digest = hashlib.sha256(f"{run.mailbox}\0{run.thread}".encode("utf-8", "surrogatepass")).hexdigest()
-        self._contact = client.Contact(f"mail-{digest[:32]}", run.run_id)
+        self._contact = client.Contact(run.conversation_id, run.run_id)
         self._data: replies.AgentData | None = None
         self._tools_ran = 0
         engine.follow(self.conversation_id, self._moved)
@@ -213,12 +216,11 @@ class EngineContact:
 
     async def leave(self, answer: str | None) -> None:
         with _translated():
-            if answer and answer.strip():
-                await self._report("bot", answer[:MOST_TEXT_CHARS], f"{self._run.run_id}-answer")
-            if _is_a_persons(await self._now()):
-                return
             try:
-                await self._engine.end_contact(self._contact, "mail_answered")
+                if answer and answer.strip():
+                    await self._report("bot", answer[:MOST_TEXT_CHARS], f"{self._run.run_id}-answer")
+                if not _is_a_persons(await self._now()):
+                    await self._engine.end_contact(self._contact, "mail_answered")
             except replies.StateConflict as conflict:  # ended by an earlier attempt, or by another mail
                 log.info("contact_not_ended", code=conflict.code)
 

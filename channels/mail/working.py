@@ -72,6 +72,7 @@ class MailAgent:
         mailbox = delivery.ImapMailbox(shared, work.place, row.message_id, work.digest, most)
         found = await mailbox.raw()
         if found is None:
+            await self._leave(held)
             return ports.RunOutcome("error", work.progress, error=GONE)
 
         def judged() -> tuple[message.ParsedMail, routing.Judgement]:
@@ -116,10 +117,18 @@ class MailAgent:
             return None
         sender = mail.sender
         facts = {"email": sender.email, "name": sender.name} if sender is not None else {}
-        run = flow.FlowRun(
-            held.id, held.row.mailbox, mail.thread or held.id, {**facts, "subject": mail.subject}
-        )
+        conversation_id = flow.conversation_of(held.row.mailbox, mail.thread or held.id)
+        run = flow.FlowRun(held.id, conversation_id, {**facts, "subject": mail.subject})
         return await stack.enter_async_context(self._parts.flows.contact(profile.flow, run))
+
+    async def _leave(self, held: HeldRun) -> None:
+        """The contact of a run that has waited and now ends without a mail."""
+        profile = self._parts.loaded.config.agent.profiles.get(held.row.profile or "")
+        if profile is None or profile.flow is None or held.row.conversation_id is None:
+            return
+        run = flow.FlowRun(held.id, held.row.conversation_id, {})
+        async with self._parts.flows.contact(profile.flow, run) as contact:
+            await contact.leave(None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from channels.mail.config import FlowChoice
-from channels.mail.flow import EngineContact, FlowRun
+from channels.mail.flow import EngineContact, FlowRun, conversation_of
 from flow_engine.errors import CallTheOperator, RetryLater
 from tests.api.harness import Scene, clinic, entry, needs, open_scene
 from tests.channels.engine_client.engine_doubles import client_of, client_with
@@ -20,7 +20,7 @@ from tests.flow_engine.documents.samples import JsonObject
 pytestmark = pytest.mark.anyio
 
 DECLARED = FlowChoice.model_validate({"engine_url": "http://127.0.0.1:8080", "version": "version-1"})
-RUN = FlowRun("run-1", "INBOX of ada", "<thread@example.com>", {"name": "Ada"})
+RUN = FlowRun("run-1", conversation_of("INBOX of ada", "<thread@example.com>"), {"name": "Ada"})
 
 
 def test_a_key_that_no_header_can_hold_is_a_mistake_of_the_config(
@@ -137,22 +137,23 @@ class TestLeaving:
             await contact.leave("Monday.")
             assert await told(scene, contact) == [("message", "Monday.")]  # M1: exactly one run
 
+    @pytest.mark.parametrize("answer", [None, "Monday."])
+    async def test_leaving_what_another_mail_has_taken_over_is_no_failure(self, answer: str | None) -> None:
+        async with mailing(mailable()) as (scene, contact):
+            await entered(scene, contact)
+            await scene.started(conversationId=contact.conversation_id, contactId="run-2", channel="mail")
+            await contact.leave(answer)
+            assert (await scene.prompt(contact.conversation_id))["revision"] >= 2  # M1: the other's goes on
+
 
 class TestIds:
-    async def test_a_thread_is_one_conversation_whatever_its_names(self) -> None:
-        async with open_scene(mailable()) as scene:
-            engine = client_of(scene)
-
-            def conversation(mailbox: str, thread: str) -> str:
-                run = FlowRun("run-1", mailbox, thread, {})
-                return EngineContact(engine, DECLARED, run, scene.clock).conversation_id
-
-            same = {conversation("a", "t"), conversation("a", "t")}
-            others = {conversation("a", "u"), conversation("b", "t"), conversation("a\0t", "")}
-            assert len(same) == 1
-            assert not same & others
-            assert len(others) == 3
-            assert all(len(id) == len("mail-") + 32 for id in same | others)
+    def test_a_thread_is_one_conversation_whatever_its_names(self) -> None:
+        same = {conversation_of("a", "t"), conversation_of("a", "t")}
+        others = {conversation_of("a", "u"), conversation_of("b", "t"), conversation_of("a\0t", "")}
+        assert len(same) == 1
+        assert not same & others
+        assert len(others) == 3
+        assert all(len(id) == len("mail-") + 32 for id in same | others)
 
 
 class TestTrouble:

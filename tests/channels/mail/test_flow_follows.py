@@ -25,7 +25,7 @@ async def test_the_answer_of_a_tool_that_led_on_brings_the_other_tasks_prompt() 
     async with open_scene(document) as scene:
         declared = FlowChoice.model_validate({"engine_url": "http://engine", "version": "version-1"})
         engine = client_of(scene)
-        contact = EngineContact(engine, declared, FlowRun("run-1", "box", "thread", {}), SettableClock())
+        contact = EngineContact(engine, declared, FlowRun("run-1", "mail-1", {}), SettableClock())
         tool = ScriptedTool(McpTool("find", "Finds", {"type": "object"}), lambda arguments: {"price": 7})
         contact.toolbox = Toolbox(engine, ScriptedMcp({AGENDA: (tool,)}), contact.tool_ran, Approval())
         task = await contact.enter("What does it cost?")

@@ -14,6 +14,7 @@ import pytest
 
 from adapters.models.scripted import CallsTools, Says, Step
 from channels.mail.runs import RunTables
+from channels.mail.working import GONE
 from flow_engine.errors import RetryLater
 from flow_engine.ports.models import LLMRequest, ToolCall
 from service.mail_serve import MailService
@@ -213,6 +214,28 @@ async def test_a_person_who_takes_over_leaves_the_agent_nothing_to_send(
         page = (await engine.get(f"/v1/conversations/{run['conversation_id']}")).json()
         assert page["status"] == "active", "the person has the contact"
     assert (smtp.sent, world.drafts()) == ([], [])
+
+
+@pytest.mark.parametrize("outcome", ["approved", "taken_over"])
+async def test_a_mail_that_is_deleted_while_its_reply_waits_leaves_no_live_conversation_but_a_persons(
+    world: World, smtp: SmtpServer, engine: httpx.AsyncClient, outcome: str
+) -> None:  # M1, F30
+    async with world.serving(await agent(world, smtp, engine), replying) as service:
+        world.dovecot.deliver(world.user, mail())
+        run = await waiting(service)
+        with world.dovecot.client(world.user) as client:
+            client.select_folder("INBOX")
+            client.delete_messages([1])
+            client.expunge()
+        await decide(engine, run, outcome)
+
+        async def has_ended() -> bool:
+            return [row["error"] for row in await service.runs.rows("default")] == [GONE]
+
+        await until(has_ended)
+        page = (await engine.get(f"/v1/conversations/{run['conversation_id']}")).json()
+    assert page["status"] == ("closed" if outcome == "approved" else "active")
+    assert smtp.sent == []
 
 
 async def statuses(service: MailService) -> list[str]:
