@@ -20,7 +20,7 @@ from channels.mail import config, message, runs, smtp
 from channels.mail.imap import FetchedMail, FolderRefused, FolderState, ImapConnection, UidsChanged
 from channels.mail.ports import UNKNOWN, Delivery, OutgoingMail
 from channels.mail.state import MailboxState, OutboxState
-from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.errors import CallTheOperator
 
 SMTP_PAUSES_S: Final = (0.5, 2.0)
 """Before the second and the third attempt at a server that was away or busy."""
@@ -173,8 +173,6 @@ class ImapMailbox:
                     await sender.send(mail.sender, mail.recipients, mail.content)
                 except smtp.DeliveryUnknown:
                     return await self._resolved(mail, UNKNOWN)
-                except (RetryLater, CallTheOperator) as no_login:
-                    return await self._drafted(mail, no_login.detail)
                 except smtp.NotSent as refused:
                     if pause_s is None or not refused.may_pass:
                         return await self._drafted(mail, str(refused))

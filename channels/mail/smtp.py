@@ -11,6 +11,7 @@ import aiosmtplib
 from aiosmtplib import SMTPAuthenticationError, SMTPDataError, SMTPException, SMTPResponseException
 
 from channels.mail.logins import Login
+from flow_engine.errors import CallTheOperator, RetryLater
 
 CONNECT_WITHIN_S = 10.0
 ANSWER_WITHIN_S = 60.0
@@ -31,8 +32,8 @@ class DeliveryUnknown(Exception):
 
 
 class SmtpSender:
-    """`login` is asked before each connection, and its errors are passed on; `refused` is told of one that
-    the server does not take."""
+    """`login` is asked before each connection: where there is none, nothing is sent. `refused` is told of one
+    that the server does not take."""
 
     def __init__(
         self, login: Callable[[], Awaitable[Login]], refused: Callable[[Login], None] = lambda login: None
@@ -42,7 +43,10 @@ class SmtpSender:
 
     async def send(self, sender: str, recipients: Sequence[str], raw: bytes) -> None:
         """`raw`, in bytes with CRLF, to every recipient or to none. Raises NotSent, DeliveryUnknown."""
-        login = await self._login()
+        try:
+            login = await self._login()
+        except (RetryLater, CallTheOperator) as none:
+            raise NotSent(none.detail, may_pass=isinstance(none, RetryLater)) from none
         client = aiosmtplib.SMTP(
             hostname=login.host,
             port=login.port,
@@ -83,7 +87,8 @@ class SmtpSender:
                 await client.rcpt(recipient, timeout=ANSWER_WITHIN_S)
         except SMTPAuthenticationError as refused:
             self._refused(login)
-            raise _refusal(refused) from None
+            # A kept token may have been withdrawn: the next try is made with another one.
+            raise _refusal(refused, may_pass=login.is_token) from None
         except SMTPResponseException as refused:
             raise _refusal(refused) from None
         except ssl.SSLCertVerificationError as error:
@@ -93,5 +98,6 @@ class SmtpSender:
             raise NotSent(f"the SMTP server was not reached: {trouble}", may_pass=True) from broken
 
 
-def _refusal(refused: SMTPResponseException) -> NotSent:
-    return NotSent(f"the SMTP server refused it with {refused.code}", may_pass=400 <= refused.code < 500)
+def _refusal(refused: SMTPResponseException, *, may_pass: bool = False) -> NotSent:
+    passing = may_pass or 400 <= refused.code < 500
+    return NotSent(f"the SMTP server refused it with {refused.code}", may_pass=passing)

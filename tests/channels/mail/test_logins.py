@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -16,10 +17,12 @@ from pydantic import ValidationError
 from channels.mail.config import Imap, Smtp
 from channels.mail.imap import ImapConnection
 from channels.mail.logins import Login, Logins
+from channels.mail.ports import Delivery
 from channels.mail.smtp import NotSent, SmtpSender
 from flow_engine.errors import CallTheOperator, RetryLater
 from tests.channels.mail.dovecot import Dovecot, access_token, make_certificate
 from tests.channels.mail.smtp_server import SmtpServer, running_smtp
+from tests.channels.mail.test_delivery import desk, reply
 from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
@@ -172,3 +175,42 @@ async def test_smtp_sends_by_xoauth2(  # M1
             await sender.send("info@example.org", ["jana@example.com"], raw)
     assert smtp.contents == [raw, raw]
     assert len(server.forms) == 2
+
+
+@pytest.mark.parametrize(
+    "first", [(200, {"access_token": "withdrawn"}), (503, {})], ids=["withdrawn", "away"]
+)
+async def test_a_reply_goes_out_with_the_next_token_where_the_first_one_fails(
+    http: httpx2.AsyncClient,
+    dovecot: Dovecot,
+    new_user: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: tuple[int, object],
+) -> None:  # M11
+    make_certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    smtp = SmtpServer(free_port(), tokens={"fresh"})
+    async with TokenServer(first, (200, {"access_token": "fresh"})) as server:
+        with running_smtp(tmp_path, server=smtp, authenticate=True):
+            logins = Logins(SECRETS, http)
+            document = by_token(smtp.port, "info@example.org", server.url) | {"tls": "starttls"}
+            sender = SmtpSender(partial(logins.login, Smtp.model_validate(document)), logins.refused)
+            async with desk(dovecot, new_user(), smtp.port) as at:
+                at.parts = replace(at.parts, sender=sender)
+                assert await at.again().send(reply()) == Delivery("sent")
+                assert len(at.pauses) == 1
+    assert smtp.contents == [reply().content]
+
+
+async def test_a_reply_without_a_token_is_a_draft_with_the_reason(
+    http: httpx2.AsyncClient, dovecot: Dovecot, new_user: Callable[[], str]
+) -> None:  # M11
+    async with TokenServer((400, {"error": "invalid_grant"})) as server:
+        logins = Logins(SECRETS, http)
+        declared = Smtp.model_validate(by_token(25, "info@example.org", server.url))
+        async with desk(dovecot, new_user(), 25) as at:
+            at.parts = replace(at.parts, sender=SmtpSender(partial(logins.login, declared), logins.refused))
+            delivery = await at.again().send(reply())
+            assert (delivery.status, at.pauses) == ("drafted", [])
+            assert delivery.reason == "the token server gave no access token: status 400"
