@@ -1,12 +1,20 @@
 """What opens a mail server at this moment: a password of the environment, or an OAuth 2 access token.
 
-A token is what a refresh token gives (RFC 6749, section 6), and is kept until shortly before it expires."""
+1. A token is what a refresh token gives (RFC 6749, section 6), and is kept until shortly before it expires.
+2. Whoever needs a token while one is being asked for gets that one, or its failure.
+3. A refresh token that the server gives in place of the old one is used from then on, by this process: the
+   environment still has the old one after a restart.
+"""
 
+import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final, cast
 
 import httpx2
+import orjson
 from pydantic import BaseModel, ValidationError
 
 from channels.mail.config import Imap, OAuth2, Smtp, Tls
@@ -15,6 +23,9 @@ from flow_engine.errors import CallTheOperator, RetryLater
 TOKEN_WITHIN_S = 10.0
 RENEWED_BEFORE_S = 60.0
 """Seconds that a kept token has to live at least."""
+
+_PASSING: Final = frozenset((408, 429))
+_ERROR_CODE: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,7 @@ class Login:
 class _Token(BaseModel):
     access_token: str
     expires_in: float = 300.0
+    refresh_token: str | None = None
 
 
 class Logins:
@@ -50,6 +62,8 @@ class Logins:
         self._http = http
         self._monotonic = monotonic
         self._tokens: dict[OAuth2, tuple[float, str]] = {}
+        self._asking: dict[OAuth2, asyncio.Task[str]] = {}
+        self._refresh_tokens: dict[tuple[str, str, str], str] = {}
 
     async def login(self, server: Imap | Smtp) -> Login:
         """A token that is asked for comes within `TOKEN_WITHIN_S` seconds. Raises CallTheOperator
@@ -73,14 +87,21 @@ class Logins:
         return secret
 
     async def _token(self, by: OAuth2) -> str:
-        now = self._monotonic()
         kept = self._tokens.get(by)
-        if kept is not None and kept[0] > now:
+        if kept is not None and kept[0] > self._monotonic():
             return kept[1]
+        asking = self._asking.get(by)
+        if asking is None:
+            asking = self._asking[by] = asyncio.create_task(self._asked(by))
+            asking.add_done_callback(lambda _: self._asking.pop(by))
+        return await asyncio.shield(asking)
+
+    async def _asked(self, by: OAuth2) -> str:
+        now, grant = self._monotonic(), (by.token_url, by.client_id, by.refresh_token_env)
         form = {
             "grant_type": "refresh_token",
             "client_id": by.client_id,
-            "refresh_token": self._secret(by.refresh_token_env),
+            "refresh_token": self._refresh_tokens.get(grant) or self._secret(by.refresh_token_env),
             **({} if by.client_secret_env is None else {"client_secret": self._secret(by.client_secret_env)}),
             **({} if by.scope is None else {"scope": by.scope}),
         }
@@ -88,13 +109,27 @@ class Logins:
             answer = await self._http.post(by.token_url, data=form, timeout=TOKEN_WITHIN_S)
         except httpx2.TransportError as error:
             raise RetryLater("mail_token_unavailable", "the token server did not answer") from error
-        if answer.status_code >= 500:
-            raise RetryLater("mail_token_unavailable", f"the token server answered {answer.status_code}")
+        status = answer.status_code
+        if status >= 500 or status in _PASSING:
+            raise RetryLater("mail_token_unavailable", f"the token server answered {status}")
         try:
             token = _Token.model_validate_json(answer.content if answer.is_success else b"{}")
         except ValidationError:
+            told = " ".join(filter(None, (f"status {status}", _error_code(answer.content))))
             raise CallTheOperator(
-                "mail_token_refused", f"the token server gave no access token: status {answer.status_code}"
+                "mail_token_refused", f"the token server gave no access token: {told}"
             ) from None
+        if token.refresh_token:
+            self._refresh_tokens[grant] = token.refresh_token
         self._tokens[by] = (now + max(token.expires_in - RENEWED_BEFORE_S, 0.0), token.access_token)
         return token.access_token
+
+
+def _error_code(body: bytes) -> str | None:
+    """Why, as RFC 6749 has it in section 5.2, such as `invalid_grant`; None where that is not told."""
+    try:
+        told: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    code = cast("dict[str, object]", told).get("error") if isinstance(told, dict) else None
+    return code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else None

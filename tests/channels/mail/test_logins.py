@@ -103,6 +103,7 @@ async def test_a_token_is_fetched_and_kept_until_shortly_before_it_expires(http:
     ("status", "reply", "error"),
     [
         (503, {}, RetryLater),
+        (429, {}, RetryLater),
         (400, {"error": "invalid_grant"}, CallTheOperator),
         (200, {"token": "none"}, CallTheOperator),
     ],
@@ -116,6 +117,56 @@ async def test_a_token_that_is_refused_is_the_operators_and_a_server_away_is_tri
     assert "refresh-me" not in str(raised.value)
     with pytest.raises(RetryLater):
         await Logins(SECRETS, http).login(imap(server.url))
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ({"error": "invalid_grant", "error_description": "for u@example.org"}, "status 400 invalid_grant"),
+        ({"error": "two words"}, "status 400"),
+        ({"error": {"code": 7}}, "status 400"),
+        (["invalid_grant"], "status 400"),
+    ],
+)
+async def test_a_refusal_tells_why_by_its_code_alone(
+    http: httpx2.AsyncClient, reply: object, told: str
+) -> None:  # M1, F46
+    async with TokenServer((400, reply)) as server:
+        with pytest.raises(CallTheOperator) as raised:
+            await Logins(SECRETS, http).login(imap(server.url))
+    assert raised.value.detail == f"the token server gave no access token: {told}"
+
+
+async def test_a_refresh_token_that_takes_the_place_of_the_old_one_is_used_from_then_on(
+    http: httpx2.AsyncClient,
+) -> None:  # M1
+    replies = [
+        (200, {"access_token": "one", "expires_in": 0, "refresh_token": "second"}),
+        (200, {"access_token": "two", "expires_in": 0}),
+        (200, {"access_token": "three", "expires_in": 0, "refresh_token": "third"}),
+        (200, {"access_token": "four"}),
+    ]
+    async with TokenServer(*replies) as server:
+        logins = Logins(SECRETS, http)
+        for _ in replies:
+            await logins.login(imap(server.url))
+    asked = [form["refresh_token"] for form in server.forms]
+    assert asked == [["refresh-me"], ["second"], ["second"], ["third"]]
+
+
+async def test_those_who_need_a_token_at_once_get_the_same_one(http: httpx2.AsyncClient) -> None:  # M1
+    async with TokenServer((200, {"access_token": "one", "expires_in": 0})) as server:
+        logins = Logins(SECRETS, http)
+        found = await asyncio.gather(*(logins.login(imap(server.url)) for _ in range(5)))
+        assert ({login.secret for login in found}, len(server.forms)) == ({"one"}, 1)
+        server.replies = [(400, {"error": "invalid_grant"})]
+        refused = await asyncio.gather(
+            *(logins.login(imap(server.url)) for _ in range(5)), return_exceptions=True
+        )
+        assert all(isinstance(each, CallTheOperator) for each in refused)
+        assert len(server.forms) == 2
+        server.replies = [(200, {"access_token": "two"})]
+        assert (await logins.login(imap(server.url))).secret == "two", "a failure is not kept"
 
 
 def test_tokens_are_fetched_over_tls_but_on_loopback() -> None:
@@ -178,7 +229,7 @@ async def test_smtp_sends_by_xoauth2(  # M1
 
 
 @pytest.mark.parametrize(
-    "first", [(200, {"access_token": "withdrawn"}), (503, {})], ids=["withdrawn", "away"]
+    "first", [(200, {"access_token": "withdrawn"}), (503, {}), (429, {})], ids=["withdrawn", "away", "busy"]
 )
 async def test_a_reply_goes_out_with_the_next_token_where_the_first_one_fails(
     http: httpx2.AsyncClient,
@@ -213,4 +264,4 @@ async def test_a_reply_without_a_token_is_a_draft_with_the_reason(
             at.parts = replace(at.parts, sender=SmtpSender(partial(logins.login, declared), logins.refused))
             delivery = await at.again().send(reply())
             assert (delivery.status, at.pauses) == ("drafted", [])
-            assert delivery.reason == "the token server gave no access token: status 400"
+            assert delivery.reason == "the token server gave no access token: status 400 invalid_grant"
