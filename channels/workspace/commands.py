@@ -3,8 +3,9 @@
 1. The line is split into its simple commands, wherever they stand: lists, pipes, groups, functions,
    conditions, loops, substitutions. A here-document is text, its substitutions are commands.
 2. A line is plain where nothing in it can change what its words mean: no substitution, no `$`, no
-   assignment, no redirection to a file, no pattern in a command's name. Only a plain line can be allowed by
-   a rule.
+   assignment, no redirection to a file, no pattern in a command's name, no line that goes on. Only a plain
+   line can be allowed by a rule. The variable of a loop is an assignment too, but for one in small letters,
+   such as `i`, by which nothing that is run goes.
 3. To forbid, a command is also looked for behind assignments, wrappers such as `sudo` and `env`, quotes and
    paths, inside the text that a shell or `eval` is given, and with options between its words.
 """
@@ -43,7 +44,7 @@ _PLAIN = frozenset(
             "while_statement",
             "for_statement",
         ),
-        *("do_group", "variable_name", "redirected_statement"),
+        *("do_group", "redirected_statement"),
         *(
             ";",
             "&",
@@ -105,8 +106,24 @@ class CommandLine:
     parsed: bool
 
 
+_NO_BLANK = re.compile(r"[\r\v\f]")
+_NO_COMMENT = re.compile(r"(?<!\\)((?:\\\\)*\\[ \t])#")
+_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
+"""What a shell reads otherwise than the grammar: these characters are no blanks to it, `\\ #` begins no
+comment, and a line that goes on is joined before anything else, where the grammar may lose its end."""
+
+
 def read_line(line: str) -> CommandLine:
     """A line as UTF-8 text. Never raises: what cannot be read is not `parsed`."""
+    text = _NO_COMMENT.sub(r"\1_", _NO_BLANK.sub("_", line))
+    read, joined = _read(text), _CONTINUED.sub(r"\1", text)
+    if joined == text:
+        return read
+    # In quotes and comments nothing is joined: what is run stands in the one or the other.
+    return CommandLine((*read.commands, *_read(joined).commands), plain=False, parsed=read.parsed)
+
+
+def _read(line: str) -> CommandLine:
     tree = _PARSER.parse(line.encode("utf-8", "surrogateescape"))
     nodes: list[Node] = []
     waiting = [tree.root_node]
@@ -114,10 +131,17 @@ def read_line(line: str) -> CommandLine:
         nodes.append(waiting.pop())
         waiting += reversed(nodes[-1].children)
     parsed = not tree.root_node.has_error and "\0" not in line
-    plain = parsed and all(_is_plain(node) for node in nodes)
+    plain = parsed and all(_is_plain(node) for node in nodes) and _begins(tree.root_node, nodes)
     found = [command for node in nodes if (command := _simple(node)) is not None]
     commands = (*found, *_in_here_documents(line))
     return CommandLine(commands, plain and bool(commands), parsed and bool(commands))
+
+
+def _begins(root: Node, nodes: Sequence[Node]) -> bool:
+    """Whether each comment begins where the shell has one begin, too: not within a word."""
+    text = root.text or b""
+    starts = [node.start_byte - root.start_byte for node in nodes if node.type == "comment"]
+    return all(start == 0 or text[start - 1 : start] in b" \t\n;&|()" for start in starts)
 
 
 def _in_here_documents(line: str) -> list[SimpleCommand]:
@@ -132,6 +156,8 @@ def _in_here_documents(line: str) -> list[SimpleCommand]:
 
 def _is_plain(node: Node) -> bool:
     kind = node.type
+    if kind == "variable_name":
+        return re.fullmatch(rb"[a-z][a-z0-9]*", node.text or b"") is not None
     if kind in _PLAIN:
         return True
     if node.parent is not None and node.parent.type == "file_redirect":

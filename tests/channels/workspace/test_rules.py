@@ -120,6 +120,23 @@ def test_a_line_with_anything_else_in_it_asks(line: str) -> None:  # W2
     assert ALLOWING.decide("shell_exec", command=line).verdict == "prompt"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("ls \r#;rm x", "ls \v#|rm x", "ls\f#&rm x", "ls \\ #;rm x", "ls \\\t#;rm x", "ls [ }#;rm x"),
+        *("ls a\n\\\nrm x", "ls a\\\n#;rm x", "ls \\\n# x", "# x \\\nrm x"),
+        *("for PATH in x; do ls; done", "for HOME in x; do ls; done", "for http_proxy in x; do ls; done"),
+    ],
+)
+def test_what_the_shell_reads_otherwise_is_not_allowed(line: str) -> None:  # W2
+    assert ALLOWING.decide("shell_exec", command=line).verdict == "prompt"
+
+
+@pytest.mark.parametrize("line", ["ls\n# x\nls # y", "ls;# x", "# x;\nls", "ls '# x'", "ls a#b", "ls \\#"])
+def test_comments_and_what_looks_like_one_do_no_harm(line: str) -> None:  # W2
+    assert ALLOWING.decide("shell_exec", command=line).verdict == "allow"
+
+
 FORBIDDING = rules(
     {"decision": "forbid", "tool": "shell_exec", "command": "git push"},
     {"decision": "allow", "tool": "shell_exec", "command": "git"},
@@ -189,6 +206,7 @@ FORBIDDING = rules(
             "cat <<\\\nE\n`git push`\nE",
             "cat <<E\n`git push`",
         ),
+        *("git \r#;git push", "git \\ #;git push", "git a\n\\\ngit push", "# x \\\ngit push"),
     ],
 )
 def test_what_is_forbidden_is_found_wherever_it_hides(line: str) -> None:  # W2
