@@ -27,6 +27,10 @@ WRAPPERS = frozenset(
         *("env", "sudo", "doas", "su", "xargs", "parallel", "timeout", "nohup", "nice", "ionice", "time"),
         *("command", "exec", "eval", "builtin", "setsid", "stdbuf", "watch", "strace", "chroot", "unshare"),
         *("find", "flock", "script", "runuser", "taskset", "chrt", "trap", "source", ".", "alias", "coproc"),
+        *("prlimit", "setpriv", "setarch", "linux32", "linux64", "nsenter", "systemd-run", "pkexec", "sg"),
+        *("fakeroot", "numactl", "capsh", "run-parts", "unbuffer", "ltrace", "choom", "bwrap"),
+        *("mapfile", "readarray", "compgen"),
+        *("dbus-run-session", "ssh-agent", "systemd-inhibit", "start-stop-daemon"),
         *SHELLS,
     )
 )

@@ -216,6 +216,34 @@ def test_what_is_forbidden_is_found_wherever_it_hides(line: str) -> None:  # W2
 @pytest.mark.parametrize(
     "line",
     [
+        *(
+            "prlimit --nofile=9 git push",
+            "setpriv --nnp git push",
+            "setarch x86_64 git push",
+            "linux64 git push",
+        ),
+        *("systemd-run --user git push", "sg users 'git push'", "fakeroot git push", "numactl -C 0 git push"),
+        *(
+            "ssh-agent git push",
+            "mapfile -c 1 -C 'git push' <<< x",
+            "compgen -C 'git push'",
+            "choom -n 0 git push",
+        ),
+    ],
+)
+def test_programs_that_run_others_hide_nothing_and_are_not_allowed_by_a_rule_for_all(line: str) -> None:  # W2
+    made = rules(
+        {"decision": "allow", "tool": "shell_exec"},
+        {"decision": "forbid", "tool": "shell_exec", "command": "git push"},
+    )
+    assert made.decide("shell_exec", command=line).verdict == "forbid"
+    harmless = line.replace("git push", "true")
+    assert made.decide("shell_exec", command=harmless).verdict == "prompt"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         *("git -C . push", "git -C sub push origin", "git -c a.b=c push", "git --git-dir=x push"),
         *("git --git-dir x push", "git --no-pager push", "git -C . -c a=b --no-pager push --force"),
         *("sudo git -C . push", "env A=1 git -C . push", "nohup git -C . push", "time git -C . push"),
