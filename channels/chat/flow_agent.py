@@ -37,7 +37,6 @@ from channels.engine_client.replies import (
     OF_PERSONS,
     AgentData,
     EngineError,
-    EngineUnavailable,
     RequestRefused,
     StateConflict,
     TaskRefused,
@@ -165,7 +164,8 @@ class FlowAgents:
             return (await self._where(ref, state, agent)).belongs_to_person
         except EngineError as error:
             log.warning("status_unknown", reason=str(error))
-            return isinstance(error, EngineUnavailable) and flow.status in OF_PERSONS
+            is_over = isinstance(error, StateConflict | RequestRefused)
+            return not is_over and flow.status in OF_PERSONS
 
     async def give_up(self, tenant_id: str, state: SessionState) -> None:
         await self.people.give_up(tenant_id, state)

@@ -20,6 +20,7 @@ from channels.engine_client.replies import (
     AgentData,
     ApprovalState,
     EngineError,
+    KeyRefused,
     Problem,
     RequestRefused,
     StateConflict,
@@ -41,7 +42,6 @@ PersonsOutcome: TypeAlias = Literal[
     "connected", "completed", "failed", "taken_over", "released", client.Decision
 ]
 _DECISIONS: Final = get_args(client.Decision)
-_OF_OUR_KEY: Final = (401, 403)
 _OUR_POINTERS: Final = {"/approvalId": "/approval_id", "/body": "/text", "/srcName": "/name"}
 """Of a field of the engine's, the one that a person sends."""
 
@@ -207,7 +207,7 @@ def _as_core(error: EngineError) -> FlowEngineError:
         )
     if isinstance(error, KeyOfAnotherTenant):
         return CallTheOperator("engine_refused", detail)
-    if problem.status in _OF_OUR_KEY:
+    if isinstance(error, KeyRefused):
         return CallTheOperator("engine_refused", f"the engine refuses FLOW_ENGINE_API_KEY: {detail}")
     if isinstance(error, RequestRefused):
         findings = [

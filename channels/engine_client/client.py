@@ -52,6 +52,7 @@ _Read = TypeVar("_Read")
 _Notified = TypeVar("_Notified", bound=replies.Notified)
 _NOT_MODIFIED: Final = 304
 _CONFLICT: Final = 409
+_REFUSALS: Final = {401: replies.KeyRefused, 403: replies.KeyRefused, _CONFLICT: replies.StateConflict}
 _REPEATABLE_STATUS = frozenset({502, 503, 504})
 _REPEATABLE_CONFLICT = "revision_conflict"
 
@@ -380,4 +381,4 @@ def _read(answer: httpx2.Response, shape: TypeAdapter[_Read]) -> _Read:
     told = f"status {status}" if problem is None else f"{problem.code}: {problem.detail}"
     if problem is None or not answer.is_client_error:
         raise replies.EngineMisbehaved(told, problem)
-    raise (replies.StateConflict if status == _CONFLICT else replies.RequestRefused)(told, problem)
+    raise _REFUSALS.get(status, replies.RequestRefused)(told, problem)

@@ -2,7 +2,7 @@
 
 A conversation whose contact nobody ends stays live, until its time limit, and no other try is ever made. So
 an end that the engine does not take is told again after 1, 2, 4 … seconds, at most 5 minutes, for a day. A
-refusal is an answer: the contact has ended already, or the engine knows no such one.
+refusal is an answer, but for one of the key: the contact has ended already, or the engine knows no such one.
 """
 
 import asyncio
@@ -87,11 +87,10 @@ class ContactEnds:
         ids = {"conversation": contact.conversation_id, "contact": contact.contact_id}
         try:
             await self._engine.end_contact(contact, reason)
-        except (replies.RequestRefused, replies.StateConflict) as refused:
-            log.warning("contact_not_ended", reason=str(refused), **ids)
-        except replies.EngineError as away:
-            log.warning("contact_end_waits", reason=str(away), **ids)
-            return False
+        except replies.EngineError as error:
+            waits = not isinstance(error, (replies.RequestRefused, replies.StateConflict))
+            log.warning("contact_end_waits" if waits else "contact_not_ended", reason=str(error), **ids)
+            return not waits
         return True
 
 

@@ -383,8 +383,11 @@ class EngineUnavailable(EngineError):
 
 
 class RequestRefused(EngineError):
-    """A status 4xx other than 409, not tried again: unknown ids, a missing key or scope, or JSON that breaks
-    a rule."""
+    """A status 4xx other than 409, not tried again: unknown ids, or JSON that breaks a rule."""
+
+
+class KeyRefused(EngineError):
+    """Status 401 or 403: the same request may be taken once the key is put right."""
 
 
 class StateConflict(EngineError):

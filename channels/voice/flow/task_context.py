@@ -135,7 +135,7 @@ class ContactSpan:
             return
         await asyncio.wait({self._beginning})
         failure = self._beginning.exception()
-        if isinstance(failure, (replies.RequestRefused, replies.StateConflict)):
+        if isinstance(failure, (replies.KeyRefused, replies.RequestRefused, replies.StateConflict)):
             return
         pauses_s = END_PAUSES_S if failure is None else ()
         for pause_s in (*pauses_s, None):

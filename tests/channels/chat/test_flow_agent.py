@@ -4,8 +4,9 @@ confirmed, denied. Engine and chat are real, and talk over real sockets."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -364,13 +365,17 @@ async def test_a_session_that_falls_silent_ends_the_flows_contact(
 
 
 @asynccontextmanager
-async def way_to(engine_url: str) -> AsyncGenerator[tuple[str, asyncio.Event]]:
-    """An address of the engine, and whether anybody gets through there."""
+async def way_to(engine_url: str, key: bytes | None = None) -> AsyncGenerator[tuple[str, asyncio.Event]]:
+    """An address of the engine, and whether anybody gets through there; with a `key`, whether that does."""
     target, is_open, serving = urlsplit(engine_url), asyncio.Event(), set[asyncio.Task[None]]()
     is_open.set()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while is_open.is_set() and (data := await reader.read(65_536)) and is_open.is_set():
+        while (key or is_open.is_set()) and (data := await reader.read(65_536)):
+            if not is_open.is_set():
+                if key is None:
+                    break
+                data = data.replace(key, key[::-1])
             writer.write(data)
         writer.close()
 
@@ -409,6 +414,48 @@ async def test_a_contact_is_ended_once_the_engine_is_back(
             async with asyncio.timeout(30):
                 while not await has_ended(engine, content):
                     await asyncio.sleep(0.05)
+
+
+KEY = "key-of-the-chat-0123456789"
+
+
+@pytest.fixture
+def keyed_engine(tmp_path: Path) -> Iterator[str]:
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"keys": [{"key": KEY, "tenant": "default", "scopes": ["admin"]}]}))
+    with running_service(tmp_path / "engine", FLOW_ENGINE_API_KEYS_FILE=str(keys)) as url:
+        yield url
+
+
+async def test_a_key_that_is_refused_for_a_while_costs_nobody_the_conversation(
+    tmp_path: Path, keyed_engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C15
+    monkeypatch.setattr(ends, "FIRST_PAUSE_S", 0.05)
+    script = [Says("¿Cuál es su póliza?"), Says("Dígame."), Says("Hola.")]
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with AsyncExitStack() as stack:
+        url, is_open = await stack.enter_async_context(way_to(keyed_engine, KEY.encode()))
+        chat = await stack.enter_async_context(running_chat(tmp_path, script, engine_url=url, api_key=KEY))
+        engine = await stack.enter_async_context(httpx.AsyncClient(base_url=keyed_engine, headers=headers))
+        await chat.add(CLAIMS)
+        client = await stack.enter_async_context(chat.client(language="es"))
+        await client.say("m-1", ACCIDENT)
+        content = next(f["content"] for f in client.frames if f["content"].get("event") == "task")
+        is_open.clear()
+        final = await client.say("m-2", ACCIDENT)
+        assert final["state"] == "refused"
+        assert client.of("m-2", "error")[0]["content"]["code"] == "flow_unavailable"
+        is_open.set()
+        final = await client.say("m-3", ACCIDENT)
+        assert (final["state"], client.text("m-3")) == ("done", "Dígame.")
+        assert len(tasks(client)) == 1, "it is the same contact"
+        is_open.clear()
+        await chat.http.post(f"/v1/chat/sessions/{client.session}/end")
+        assert not await has_ended(engine, content)
+        is_open.set()
+        async with asyncio.timeout(30):
+            while not await has_ended(engine, content):
+                await asyncio.sleep(0.05)
 
 
 async def test_an_engine_that_is_away_is_an_apology(tmp_path: Path) -> None:  # C15

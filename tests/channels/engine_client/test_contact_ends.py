@@ -60,7 +60,7 @@ async def settled(ends: ContactEnds) -> None:
             await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("status", [500, 502, 503])
+@pytest.mark.parametrize("status", [401, 403, 500, 502, 503])
 async def test_an_end_arrives_once_the_engine_is_back(status: int) -> None:  # F30
     engine = Engine(status)
     clock = Clock(engine, back_after=11)

@@ -24,6 +24,7 @@ from channels.engine_client.client import (
 from channels.engine_client.replies import (
     EngineMisbehaved,
     EngineUnavailable,
+    KeyRefused,
     RequestRefused,
     StateConflict,
     TaskChanged,
@@ -162,7 +163,14 @@ class TestErrors:
             await client.change_task(CONTACT, "visit")
         assert len(script.requests) == 3
 
-    @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+    @pytest.mark.parametrize("status", [401, 403])
+    async def test_a_key_that_is_refused_is_told_at_once(self, status: int) -> None:
+        client, script, _ = client_with(problem(status, "key_unknown"))
+        with pytest.raises(KeyRefused, match="key_unknown: because"):
+            await client.change_task(CONTACT, "visit")
+        assert len(script.requests) == 1
+
+    @pytest.mark.parametrize("status", [400, 404, 413, 422])
     async def test_a_mistake_of_ours_is_told_at_once(self, status: int) -> None:
         finding = {"pointer": "/task", "code": "missing", "message": "needed"}
         client, script, _ = client_with(problem(status, errors=[finding]))
