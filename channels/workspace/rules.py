@@ -98,9 +98,12 @@ _SUBCOMMANDS: Final = frozenset(("apt", "cargo", "docker", "git", "go", "kubectl
 
 def proposed_rule(tool: str, path: str | None, command: str | None) -> Rule | None:
     """What "always" would mean for a call: the directory of a file; of a command its words, `git commit` for
-    `git commit -m x`. None for a command line that no rule can allow."""
+    `git commit -m x`. None for a command line that no rule can allow, and a path that is a pattern itself:
+    the rule would be about others, too."""
     if command is None:
         folder, _, name = (path or "").rpartition("/")
+        if re.search(r"[*?]", folder or name):
+            return None
         return Rule(decision="allow", tool=tool, path=f"{folder}/**" if folder else name)
     line = read_line(command)
     if len(line.commands) != 1 or not (line.plain and line.parsed and line.commands[0].literal):

@@ -274,6 +274,7 @@ def test_options_stand_between_any_words() -> None:  # W2
     ("tool", "path", "command", "expected"),
     [
         ("write_file", "docs/a/b.md", None, {"path": "docs/a/**"}),
+        ("write_file", "docs/a*.md", None, {"path": "docs/**"}),
         ("delete_file", "a.md", None, {"path": "a.md"}),
         ("shell_exec", None, "git commit -m 'a b'", {"command": "git commit"}),
         ("shell_exec", None, "pytest -q tests", {"command": "pytest -q tests"}),
@@ -287,6 +288,11 @@ def test_what_always_would_mean(
     proposed = proposed_rule(tool, path, command)
     assert proposed == Rule.model_validate({"decision": "allow", "tool": tool, **expected})
     assert Rules((proposed,)).decide(tool, path=path, command=command).verdict == "allow"
+
+
+@pytest.mark.parametrize("path", ["*/a.md", "**/a.md", "docs/v?/a.md", "*.md"])
+def test_a_path_that_is_a_pattern_has_no_always(path: str) -> None:  # W2
+    assert proposed_rule("write_file", path, None) is None
 
 
 @pytest.mark.parametrize(
