@@ -86,6 +86,8 @@ class Supervisor:
         self._failed_early = [0] * workers
         self._starts_at: dict[int, float] = {0: 0.0}
         """By slot. The first worker starts alone: what forbids it to start is reported once."""
+        self._renewed_next: set[int] = set()
+        """Slots whose worker was starting when all were renewed: it may have read what was changed."""
         self._signals: list[int] = []
         self._served = False
         self._stopping = False
@@ -115,10 +117,8 @@ class Supervisor:
                     while self._signals:
                         if self._signals.pop(0) != signal.SIGHUP:
                             self._stop()
-                        elif self._served and not self._stopping:
-                            starting = {worker.slot for worker in self._workers if not worker.ready}
-                            for slot in set(range(len(self._sockets))) - starting:
-                                self._starts_at[slot] = 0.0
+                        elif not self._stopping:
+                            self._renew()
                     for worker in tuple(self._workers):
                         status = worker.process.exitcode
                         self._hear(worker)  # its last messages too
@@ -137,6 +137,7 @@ class Supervisor:
     # Workers come and go -----------------------------------------------------------------------------
 
     def _start(self, slot: int) -> None:
+        self._renewed_next.discard(slot)
         listening = self._sockets[slot] = self._sockets[slot] or self._listening()
         ours, theirs = multiprocessing.Pipe()
 
@@ -171,6 +172,7 @@ class Supervisor:
             self._stop()
         elif any(other.slot == worker.slot for other in self._workers):
             log.error("worker_not_replaced", **details)
+            self._renew_next(worker.slot)
         else:
             lived_s = time.monotonic() - worker.started
             failed = 0 if lived_s >= STEADY_AFTER_S else self._failed_early[worker.slot]
@@ -180,6 +182,30 @@ class Supervisor:
             log.warning("worker_ended", **details, again_in_s=again_in_s)
             if failed:  # connections go to the others meanwhile
                 self._close_socket(worker.slot)
+
+    def _renew(self) -> None:
+        self._renewed_next |= {worker.slot for worker in self._workers if not worker.ready}
+        if self._served:
+            others = set(range(len(self._sockets))) - self._renewed_next
+            self._starts_at |= dict.fromkeys(others, 0.0)
+
+    def _renew_next(self, slot: int) -> None:
+        """After its worker has started, or could not."""
+        if slot in self._renewed_next:
+            self._starts_at[slot] = 0.0
+
+    def _took_over(self, worker: _Worker) -> None:
+        for other in self._workers:
+            if other is not worker and other.slot == worker.slot and not other.leaving:
+                other.leaving, other.killed_at = True, time.monotonic() + GRACE_S
+                _send(other, LEAVE)
+        if not self._served:
+            self._served = True
+            self._starts_at |= dict.fromkeys(range(1, len(self._sockets)), 0.0)
+        self._renew_next(worker.slot)
+        if len({each.slot for each in self._workers if each.ready}) == len(self._sockets):
+            self._all_ready()
+            self._all_ready = lambda: None
 
     def _stop(self) -> None:
         left_s = 0.0 if self._stopping else GRACE_S
@@ -206,16 +232,8 @@ class Supervisor:
                     case b"r":
                         worker.ready = True
                         log.info("worker_ready", pid=worker.process.pid, worker=worker.slot)
-                        for other in self._workers:
-                            if other is not worker and other.slot == worker.slot and not other.leaving:
-                                other.leaving, other.killed_at = True, time.monotonic() + GRACE_S
-                                _send(other, LEAVE)
-                        if not self._served:
-                            self._served = True
-                            self._starts_at |= dict.fromkeys(range(1, len(self._sockets)), 0.0)
-                        if len({each.slot for each in self._workers if each.ready}) == len(self._sockets):
-                            self._all_ready()
-                            self._all_ready = lambda: None
+                        if not self._stopping:
+                            self._took_over(worker)
                     case b"a":
                         self._asking.append(worker)
                     case _:

@@ -1,7 +1,8 @@
 """`python -m tests.service.small_workers N`: the real supervisor over workers that load nothing.
 
 A worker answers one line a connection: `pid`, `wait SECONDS`, `scrape`. A line of digits on standard output
-is the port, the others are the log. With an exit status in REFUSES no worker starts.
+is the port, the others are the log. With an exit status in REFUSES no worker starts. While the folder that
+HOLDS names is there none gets ready; one that has begun to start leaves a file with its pid in it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import os
 import signal
 import socket
 import sys
+import time
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import uvloop
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -26,10 +29,24 @@ def serve(listening: socket.socket, channel: Connection) -> None:
     refused = os.environ.get("REFUSES")
     if refused:
         raise SystemExit(int(refused))
-    uvloop.run(_serve(listening, ChannelEnd(channel)))
+    uvloop.run(_serve(listening, ChannelEnd(channel), stopped=_held()))
 
 
-async def _serve(listening: socket.socket, end: ChannelEnd) -> None:
+def _held() -> bool:
+    """Whether it was to stop meanwhile: it gets ready all the same and ends then, as a real worker does."""
+    folder, stopped = os.environ.get("HOLDS"), False
+    own = Path(folder or "") / str(os.getpid())
+    if folder and own.parent.is_dir():
+        own.touch()
+        while own.exists():
+            try:
+                time.sleep(0.01)
+            except KeyboardInterrupt:
+                stopped = True
+    return stopped
+
+
+async def _serve(listening: socket.socket, end: ChannelEnd, *, stopped: bool) -> None:
     registry, stop = CollectorRegistry(), asyncio.Event()
     served = Counter("served_total", "Lines.", registry=registry)
     Gauge("started", "One in each.", registry=registry).set(1)
@@ -60,7 +77,8 @@ async def _serve(listening: socket.socket, end: ChannelEnd) -> None:
     server = await asyncio.start_server(take, sock=listening)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     end.open(registry, leave=stop.set, stop=stop.set)
-    await stop.wait()
+    if not stopped:
+        await stop.wait()
     server.close()
     await asyncio.gather(*working)
     end.close(registry)

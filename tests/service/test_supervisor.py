@@ -141,6 +141,42 @@ def test_a_hangup_signal_renews_all_workers_and_those_before_finish_their_reques
         assert not workers.events("worker_ended")
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[Callable[[], int]]:
+    """Within, no worker gets ready; gives how many have begun to start."""
+    folder.mkdir()
+    try:
+        yield lambda: len(list(folder.iterdir()))
+    finally:
+        folder.rename(folder.with_name("let go of"))
+
+
+def test_who_was_starting_at_a_hangup_signal_is_renewed_too(tmp_path: Path) -> None:  # F43
+    """It may have read the keys before they were changed."""
+    holds = tmp_path / "holds"
+    with running(tmp_path, HOLDS=str(holds)) as workers:
+        with held(holds) as starting:
+            workers.process.send_signal(signal.SIGHUP)
+            until(lambda: starting() == 2)
+            had_read = {int(path.name) for path in holds.iterdir()}
+            workers.process.send_signal(signal.SIGHUP)
+            time.sleep(0.1)
+        until(lambda: len(workers.events("worker_left")) == 4)
+        assert not workers.pids(2) & had_read
+
+
+def test_at_the_end_no_worker_is_started_for_one_that_has_just_got_ready(tmp_path: Path) -> None:
+    holds = tmp_path / "holds"
+    with held(holds) as starting, running(tmp_path, 3, ready=False, HOLDS=str(holds)) as workers:
+        until(lambda: starting() == 1)
+        workers.process.terminate()
+        time.sleep(0.1)
+        holds.rename(tmp_path / "those before")
+        holds.mkdir()
+        assert workers.process.wait(WITHIN_S) == 0
+        assert starting() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_at_the_end_requests_are_finished_and_no_process_is_left(
     tmp_path: Path, number: signal.Signals
