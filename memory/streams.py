@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 
 from flow_engine.ports.delivery import QueuedEvent, ShareUsedUp
 from flow_engine.ports.dialogue import ConversationRef
@@ -109,6 +110,8 @@ class RedisEvents:
 
 GROUP = "flow-engine"
 MOST_BURIED = 10_000
+MOST_BURIED_FIELDS = 1_000
+"""Of one entry: a script passes on only so many thousand values at once."""
 DEFAULT_TENANT = "default"
 
 
@@ -142,7 +145,10 @@ class CtiStream:
         found = await self._driver.run(self._take, {"entries": self._keys["entries"]}, args)
         claims: list[Claim] = []
         for entry_id, attempt, flat in found:
-            named = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+            named = {
+                name.decode(errors="replace"): value
+                for name, value in zip(flat[::2], flat[1::2], strict=True)
+            }
             self._held[entry_id.decode()] = named
             tenant = named.get("tenant", DEFAULT_TENANT.encode()).decode(errors="replace")
             job = Job("cti", ConversationRef(tenant, ""), entry_id.decode())
@@ -164,7 +170,7 @@ class CtiStream:
         await self._settled(claim, idle_ms=idle_ms, attempts=claim.attempt - delayed)
 
     async def bury(self, claim: Claim, reason: str, now: datetime) -> None:
-        fields = self._held.pop(claim.job.subject, {})
+        fields = dict(islice(self._held.pop(claim.job.subject, {}).items(), MOST_BURIED_FIELDS))
         told = {"id": claim.job.subject, "reason": reason, "attempts": claim.attempt}
         letter: list[Value] = [part for pair in ({**fields, **told}).items() for part in pair]
         await self._settled(claim, letter=letter)

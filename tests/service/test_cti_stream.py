@@ -202,6 +202,23 @@ async def test_what_nobody_can_take_is_buried_at_once_and_holds_up_nothing(
         assert (await cti.scene.end()).json()["status"] == "closed"
 
 
+@pytest.mark.parametrize(
+    "fields", [{b"\xff": "x"}, {f"field {number}": "x" for number in range(5_000)}], ids=["no text", "many"]
+)
+async def test_an_entry_of_any_fields_is_buried_and_holds_up_nothing(
+    start_redis: StartRedis, fields: dict[str | bytes, str]
+) -> None:  # F40, F41
+    async with exchange(start_redis()) as cti:
+        await cti.memory.driver.client.xadd(STREAM, {"kind": "hangup", **fields})
+        await cti.told("contact_ended", END)
+        await cti.read()
+        (buried,) = await raw_buried(cti)
+        assert buried[b"kind"] == b"hangup"
+        assert buried[b"reason"].startswith(b"kind 'hangup' is unknown")
+        assert await cti.pending() == 0
+        assert (await cti.scene.end()).json()["status"] == "closed"
+
+
 @pytest.mark.parametrize(("kind", "body"), [("utterance", UTTERANCE), ("contact_ended", END)])
 async def test_what_is_logged_of_an_entry_has_the_ids_that_it_names(
     start_redis: StartRedis, kind: str, body: Any
