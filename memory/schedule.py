@@ -108,7 +108,8 @@ class RedisDeadLetters:
         found = await self._driver.zrange(keys.DEAD_LETTERS_KEY, at_most=at_most, highest_first=True)
         ids = [letter_id.decode() for letter_id, _ in found]
         texts = await self._driver.hmget(keys.DEAD_LETTER_TEXTS_KEY, ids) if ids else ()
-        return [_letter(each, text) for each, text in zip(ids, texts, strict=True) if text is not None]
+        letters = [_letter(each, text) for each, text in zip(ids, texts, strict=True) if text is not None]
+        return [letter for letter in letters if letter is not None]
 
     async def one(self, letter_id: str) -> DeadLetter | None:
         text = await self._driver.hget(keys.DEAD_LETTER_TEXTS_KEY, letter_id)
@@ -127,11 +128,16 @@ def _own_score(at: datetime) -> str:
     return f"{keys.due_score(at)}.5"
 
 
-def _letter(letter_id: str, text: bytes) -> DeadLetter:
+def _letter(letter_id: str, text: bytes) -> DeadLetter | None:
+    """None for a job that only a newer release knows: its letter is left for that."""
     fields = orjson.loads(text)
+    try:
+        job = Job.named(fields["job"])
+    except ValueError:
+        return None
     return DeadLetter(
         id=letter_id,
-        job=Job.named(fields["job"]),
+        job=job,
         reason=fields["reason"],
         attempts=fields["attempts"],
         buried_at=decode_instant(fields["buriedAt"].encode()),

@@ -341,6 +341,16 @@ class TestDeadLetters:
             await place.schedule.bury(await place.claim_one(), f"reason {number}", after(number))
         assert [letter.reason for letter in await place.letters.list(at_most=9)] == ["reason 1"]
 
+    async def test_a_kind_that_only_a_later_release_knows_hides_no_other(self, place: Place) -> None:  # F41
+        later = b'{"job":"rewind:t:c:","reason":"r","attempts":1,"buriedAt":"2026-03-01T12:00:00Z"}'
+        await client_of(place.store).zadd(DEAD_LETTERS_KEY, {"later": due_score(after(9))})
+        await client_of(place.store).hset(DEAD_LETTER_TEXTS_KEY, "later", later)
+        await place.put(job())
+        await place.schedule.bury(await place.claim_one(), "r", after(1))
+        assert [letter.job for letter in await place.letters.list(at_most=9)] == [job()]
+        assert await place.letters.one("later") is None
+        assert await client_of(place.store).hget(DEAD_LETTER_TEXTS_KEY, "later") == later
+
     async def test_the_oldest_beyond_the_cap_go(self, place: Place) -> None:
         filling = {f"id{number}": number for number in range(MOST_LETTERS)}
         await client_of(place.store).zadd(DEAD_LETTERS_KEY, filling)
