@@ -5,6 +5,7 @@
 2. A handler says with TryJobAgain, or with an error of the core, that it may go better later, and with
    NeverTryAgain that it will not. Any other exception is a bug: logged with its trace, and tried again.
    RetryLater is about a store, not about the job: it is tried ever later, and no attempt is counted.
+   A schedule that refuses is waited for as one that is away: what its operator puts right goes on by itself.
 3. While a handler works its job's lease is renewed, so a lease may be short and a job long. A job that
    somebody else has taken over is let go of.
 4. A job that has no handler in this process is left for one that has.
@@ -20,12 +21,13 @@ from typing import Any, Literal
 
 import structlog
 
-from flow_engine.errors import FlowEngineError, RetryLater
+from flow_engine.errors import CallTheOperator, FlowEngineError, RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.jobs import Claim, Job, JobHandler, JobKind, JobSchedule, NeverTryAgain, TryJobAgain
 from flow_engine.ports.telemetry import Observer, Tracing, Untraced
 
 UNHANDLED_AGAIN_AFTER = timedelta(hours=1)
+REFUSED_AGAIN_AFTER_S = 5.0
 
 log: Any = structlog.get_logger("flow_engine.jobs")
 
@@ -113,7 +115,7 @@ class JobRunner:
                         await self._run(claim)
                 else:
                     await self._run(claim)
-            except RetryLater as away:
+            except (RetryLater, CallTheOperator) as away:
                 log.warning("job_not_given_back", code=away.code)  # its lease ends without us
 
     async def _parent(self, job: Job) -> str | None:
@@ -197,7 +199,7 @@ class JobRunner:
                 return None
             if clock() >= deadline:
                 return _Failure("took too long")
-            with suppress(RetryLater):  # nobody can take it over either
+            with suppress(RetryLater, CallTheOperator):  # nobody can take it over either
                 if not await self.schedule.renew(claim, self.clock.now(), lease_s=self.tuning.lease_s):
                     return "taken_over"
 
@@ -226,7 +228,7 @@ class Worker:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[asyncio.Task[None]]:
-        """Yields the task that takes jobs: it ends before this does only by a bug or a wrong set-up.
+        """Yields the task that takes jobs: it ends before this does only by a bug.
 
         On leaving, no job is taken any more, and those in hand are waited for `stop_within_s` seconds.
         """
@@ -261,6 +263,10 @@ class Worker:
             except RetryLater as away:
                 log.warning("no_jobs_to_be_had", code=away.code)
                 await self._pause(away.after_seconds)
+                continue
+            except CallTheOperator as refused:
+                log.error("no_jobs_to_be_had", code=refused.code, detail=refused.detail)
+                await self._pause(REFUSED_AGAIN_AFTER_S)
                 continue
             poll_s, longest_s = self._tuning.poll_s, self._tuning.idle_poll_s
             self._pause_s = poll_s if claims else min(self._pause_s * 1.25, longest_s)

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from adapters.models.audit import CallLog, ModelCallRecord
 from api.tallies import TalliedCounter
-from flow_engine.errors import RetryLater
+from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.telemetry import Tracing
 from flow_engine.values import utc_text
@@ -211,7 +211,7 @@ class KeptCalls:
         self._observer = observer
 
     async def write(self, record: ModelCallRecord) -> None:
-        """Never raises for a store that is away: the attempt is not kept then."""
+        """Never raises for a store that is away or refuses: the attempt is not kept then."""
         await self._log.write(record)
         if record.tenant is None:
             return
@@ -228,7 +228,7 @@ class KeptCalls:
         }
         try:
             await self._operations.note_call(record.tenant, told)
-        except RetryLater:
+        except (RetryLater, CallTheOperator):
             self._observer.count("store_errors", store="memory")
 
 
@@ -284,12 +284,12 @@ class Watch:
 
     async def measure_backlog(self) -> None:
         """While the store is away the last figures stay. Ages in seconds. Never raises for a store that is
-        away."""
+        away or refuses."""
         now = self._clock.now()
         try:
             await self._operations.note_process(self._own, now)
             waiting, oldest_s, dead_letters = await self._operations.backlog(now)
-        except RetryLater:
+        except (RetryLater, CallTheOperator):
             self._observer.count("store_errors", store="memory")
         else:
             self._observer.backlog_is(Backlog(waiting, oldest_s, dead_letters))

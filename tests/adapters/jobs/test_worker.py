@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from adapters.jobs import UNHANDLED_AGAIN_AFTER, JobRunner, Tuning, Worker
-from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.errors import CallTheOperator, FlowEngineError, RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Claim, Job, JobHandler, JobKind, JobSchedule, TryJobAgain
 from flow_engine.ports.telemetry import Untraced
@@ -389,10 +389,11 @@ class TestStopping:
 
 
 class Flaky:
-    """Implements `JobSchedule`, away for its first calls of each kind."""
+    """Implements `JobSchedule`; its first calls of each kind fail with `error`."""
 
-    def __init__(self, real: RedisJobSchedule, away: Mapping[str, int]) -> None:
+    def __init__(self, real: RedisJobSchedule, away: Mapping[str, int], error: FlowEngineError) -> None:
         self._real = real
+        self._error = error
         self._away = dict(away)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
@@ -402,11 +403,16 @@ class Flaky:
         return getattr(self._real, name)
 
     async def _fail(self, *_: Any, **__: Any) -> None:
-        raise RetryLater("memory_unavailable", "away")
+        raise self._error
 
 
+@pytest.mark.parametrize(
+    "error",
+    [RetryLater("memory_unavailable", "away"), CallTheOperator("memory_refused", "no permission")],
+    ids=["away", "refusing"],
+)
 class TestAScheduleThatIsAway:
-    async def run(self, bench: Bench, away: Mapping[str, int]) -> int:
+    async def run(self, bench: Bench, away: Mapping[str, int], error: FlowEngineError) -> int:
         done = 0
 
         async def mine(_: Job) -> None:
@@ -415,7 +421,7 @@ class TestAScheduleThatIsAway:
 
         await bench.put(job())
         runner = bench.runner({"mine": mine})
-        runner.schedule = cast("JobSchedule", Flaky(bench.schedule, away))
+        runner.schedule = cast("JobSchedule", Flaky(bench.schedule, away, error))
         bench.time.until = T0 + timedelta(seconds=60)
         async with Worker(runner, pause=bench.time.pause).running() as taking:
             await eventually(lambda: bench.time.at >= bench.time.until)
@@ -423,8 +429,12 @@ class TestAScheduleThatIsAway:
         assert await bench.due_in_s() == []
         return done
 
-    async def test_claiming_goes_on_when_it_is_back(self, bench: Bench) -> None:  # F44
-        assert await self.run(bench, {"claim": 5}) == 1
+    async def test_claiming_goes_on_when_it_is_back(
+        self, bench: Bench, error: FlowEngineError
+    ) -> None:  # F44
+        assert await self.run(bench, {"claim": 5}, error) == 1
 
-    async def test_a_job_that_could_not_be_given_back_is_done_again(self, bench: Bench) -> None:
-        assert await self.run(bench, {"finish": 1}) == 2
+    async def test_a_job_that_could_not_be_given_back_is_done_again(
+        self, bench: Bench, error: FlowEngineError
+    ) -> None:
+        assert await self.run(bench, {"finish": 1}, error) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from adapters.models.scripted import Answers, Fails
 from api.gateway import Metrics
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
-from memory.keys import JOBS_KEY, due_score
+from memory.keys import JOBS_KEY, PROCESSES_KEY, due_score
 from memory.operations import OwnProcess
 from service.observing import COUNTED, Watch, own_observer
 from tests.adapters.telemetry.watched import Watched, watched
@@ -135,6 +136,25 @@ class TestStory:
             await watch.measure_backlog()
             assert w.metric("store_errors_total", store="memory") == 1
             w.server.connected = True
+
+    async def test_a_store_that_refuses_is_asked_again(self) -> None:  # F36, F44
+        async with watched(clinic()) as w:
+            client, pauses = w.scene.memory.driver.client, asyncio.Queue[None]()
+
+            async def pause(seconds: float) -> None:
+                await pauses.get()
+
+            operations = w.scene.memory.operations
+            watch = Watch(w.observer, operations, OWN, w.scene.clock, pause=pause)
+            await client.set(PROCESSES_KEY, "somebody else's")
+            async with watch.running():
+                async with asyncio.timeout(10):
+                    while not w.metric("store_errors_total", store="memory"):
+                        await asyncio.sleep(0.001)
+                    await client.delete(PROCESSES_KEY)
+                    while not await operations.processes():
+                        pauses.put_nowait(None)
+                        await asyncio.sleep(0.001)
 
     async def test_the_lag_is_what_passes_beyond_the_time_asked_for(self) -> None:
         times = iter((10.0, 10.75))
