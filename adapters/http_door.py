@@ -223,13 +223,16 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
         )[0]
         where = cast("tuple[str, int]", address[:2])
         listening = socket.create_server(where, family=family, backlog=2048, reuse_port=shared)
-    except OSError as error:
-        raise CallTheOperator(
-            "address_not_free", f"cannot listen on {host!r} port {port}: {error}"
-        ) from error
+    except (OSError, UnicodeError) as error:
+        raise address_not_free(host, port, error) from error
     # asyncio sets this for sockets of its own only; without it a reply in two writes waits 40 ms for an ACK.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
+
+
+def address_not_free(host: str, port: int, error: OSError | UnicodeError) -> CallTheOperator:
+    """UnicodeError is of a host that can be no name, such as one with an empty part."""
+    return CallTheOperator("address_not_free", f"cannot listen on {host!r} port {port}: {error}")
 
 
 class _Guest(uvicorn.Server):

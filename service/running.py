@@ -17,7 +17,7 @@ import typer
 import uvicorn
 import uvloop
 from fastapi import FastAPI
-from prometheus_client import start_http_server
+from prometheus_client import CollectorRegistry, start_http_server
 
 from adapters import http_door, http_whole, jobs, telemetry
 from api.auth import LOCAL
@@ -215,6 +215,14 @@ def _report(taking: asyncio.Task[None]) -> None:
         log.critical("background_work_stopped", exc_info=taking.exception())
 
 
+def _serve_metrics(host: str, port: int, registry: CollectorRegistry) -> None:
+    """In a thread of its own. Raises CallTheOperator `address_not_free`."""
+    try:
+        start_http_server(port, host, registry)
+    except (OSError, UnicodeError) as error:
+        raise http_door.address_not_free(host, port, error) from error
+
+
 def work_until_stopped(settings: Settings, metrics_port: int | None) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
     with telemetry.tracing_to(settings.traces) as tracing:
@@ -233,7 +241,7 @@ async def _work(settings: Settings, metrics_port: int | None, tracing: Tracing) 
         working = [await stack.enter_async_context(jobs.Worker(runner).running()) for runner in service.jobs]
         port = metrics_port or settings.worker_metrics_port
         if port is not None:
-            start_http_server(port, settings.worker_metrics_host, service.metrics.registry)
+            _serve_metrics(settings.worker_metrics_host, port, service.metrics.registry)
         _collect_seldom()
         typer.echo("Flow Engine's worker runs. Ctrl-C stops it.", err=True)
         stopped = asyncio.create_task(stop.wait())

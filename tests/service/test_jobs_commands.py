@@ -133,6 +133,27 @@ def test_a_worker_that_could_not_work_does_not_start() -> None:
     assert "set FLOW_ENGINE_REDIS_URL" in refused.stderr
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "no..name"])
+def test_a_worker_whose_metrics_have_no_address_says_so(
+    redis_server: RedisServer, tmp_path: Path, host: str
+) -> None:  # F36
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
+    environment |= {"FLOW_ENGINE_REDIS_URL": redis_server.url, "FLOW_ENGINE_DATA_DIR": str(tmp_path)}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = subprocess.run(
+            (sys.executable, "-m", "service.cli", "worker", "--metrics-port", str(port)),
+            cwd=ROOT,
+            env={**environment, "FLOW_ENGINE_WORKER_METRICS_HOST": host},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"flow-engine: cannot listen on {host!r} port {port}: ")
+
+
 @pytest.mark.long
 def test_serve_announces_nothing_on_a_port_that_is_in_use(tmp_path: Path) -> None:  # F46
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
