@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from typing import Final
+from contextlib import suppress
+from typing import BinaryIO, Final
 
 import orjson
 import structlog
@@ -13,14 +14,20 @@ from flow_engine.ports.telemetry import IDS_LOGGED, Tracing
 
 class StandardOutput:
     """Writes to what standard output is at the moment: it may be another one than at the start. One JSON
-    object a line, written out at once."""
+    object a line, written out at once. What cannot be written, on a full disk or to a reader that has gone,
+    is lost: nothing else fails by it."""
 
     def __init__(self, *_: object) -> None:
         pass
 
+    @staticmethod
+    def stream() -> BinaryIO:
+        return sys.stdout.buffer
+
     def msg(self, line: bytes) -> None:
-        sys.stdout.buffer.write(line + b"\n")
-        sys.stdout.buffer.flush()
+        with suppress(OSError, ValueError):  # ValueError: the stream is closed
+            self.stream().write(line + b"\n")
+            self.stream().flush()
 
     debug = info = warning = error = critical = exception = log = msg
 
@@ -28,11 +35,9 @@ class StandardOutput:
 class StandardError(StandardOutput):
     """For commands whose standard output is their answer."""
 
-    def msg(self, line: bytes) -> None:
-        sys.stderr.buffer.write(line + b"\n")
-        sys.stderr.buffer.flush()
-
-    debug = info = warning = error = critical = exception = log = msg
+    @staticmethod
+    def stream() -> BinaryIO:
+        return sys.stderr.buffer
 
 
 class _LibraryLines(logging.Handler):
@@ -48,7 +53,7 @@ class _LibraryLines(logging.Handler):
                 logger=record.name,
                 **({"exc_info": record.exc_info} if record.exc_info else {}),
             )
-        except (TypeError, ValueError, OSError):  # a message that does not fit its arguments, a closed stream
+        except (TypeError, ValueError):  # a message that does not fit its arguments
             self.handleError(record)
 
 

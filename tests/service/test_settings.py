@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import orjson
 import pytest
@@ -404,6 +407,21 @@ class TestLogs:
         assert all(line["conversation_id"] == "c-1" for line in found)
         assert all(line["timestamp"].endswith("Z") for line in found)
         assert other == b""
+
+    @pytest.mark.parametrize("to", [StandardOutput, StandardError])
+    @pytest.mark.parametrize(
+        "error", [OSError(errno.ENOSPC, "full"), BrokenPipeError(), ValueError("closed")], ids=type
+    )
+    def test_a_line_that_cannot_be_written_fails_nothing(
+        self, monkeypatch: pytest.MonkeyPatch, to: Any, error: Exception
+    ) -> None:  # F44, F46
+        unwritable = mock.Mock(**{"buffer.write.side_effect": error})
+        monkeypatch.setattr(sys, "stdout", unwritable)
+        monkeypatch.setattr(sys, "stderr", unwritable)
+        configure_logging("info", to=to)
+        structlog.get_logger("flow_engine.test").info("a_message")
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+        assert unwritable.buffer.write.call_count == 2
 
     def test_an_error_has_its_frames_without_what_callers_sent(
         self, capfdbinary: pytest.CaptureFixture[bytes]
