@@ -29,6 +29,10 @@ from flow_engine.ports.flow_store import FlowRecord, StoredVersion
 from flows.codec import flow_from_plain, flow_to_plain
 
 DATABASE_NAME = "flow_engine"
+"""Where a URL names none."""
+
+_OF_USERS = "admin"
+"""A URL that names it says where its user is looked for; it is MongoDB's own, and no place for flows."""
 
 Document = dict[str, Any]
 
@@ -68,7 +72,8 @@ def check_url(url: str) -> None:
 
 
 class MongoDatabase:
-    """A client of one MongoDB deployment, and the database that holds the flows.
+    """A client of one MongoDB deployment, and the database that holds the flows: the one of the URL, unless
+    another is named.
 
     `server_selection_ms` bounds the waits for a primary, for a connect and for a free connection;
     `answer_ms` the wait for an answer, and for the majority. The driver's one limit for all of it
@@ -79,7 +84,7 @@ class MongoDatabase:
         self,
         url: str,
         *,
-        database_name: str = DATABASE_NAME,
+        database_name: str | None = None,
         server_selection_ms: int = 2000,
         answer_ms: int = 5000,
     ) -> None:
@@ -101,6 +106,8 @@ class MongoDatabase:
                 socketTimeoutMS=self._answer_ms,
                 retryWrites=True,
             )
+            named = self._client.get_default_database(DATABASE_NAME).name
+        self._database_name = self._database_name or (DATABASE_NAME if named == _OF_USERS else named)
         async with AsyncExitStack() as unless_opened:
             unless_opened.push_async_callback(self.close)
             with mongo_errors_translated():
@@ -122,7 +129,7 @@ class MongoDatabase:
     def collection(self, name: str) -> AsyncCollection[Document]:
         if self._client is None:
             raise RetryLater("flow_store_unavailable", "the flow store is not open")
-        return self._client[self._database_name].get_collection(
+        return self._client[self._database_name or DATABASE_NAME].get_collection(
             name,
             write_concern=WriteConcern("majority", wtimeout=self._answer_ms),
             read_concern=ReadConcern("majority"),

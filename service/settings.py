@@ -44,7 +44,8 @@ class Settings(BaseSettings):
     )
     mongo_url: str | None = Field(
         default=None,
-        description="MongoDB for flows, mongodb://.../database; unset: SQLite in the data directory",
+        description="MongoDB for flows, mongodb://.../database, else flow_engine; unset: SQLite in the data "
+        "directory",
     )
     data_dir: Path = Field(
         default=Path(".data"), description="Where the SQLite database of the embedded default is"

@@ -371,6 +371,21 @@ def collects_forgotten_sockets() -> Iterator[None]:
     gc.collect()
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/staging", "staging"), ("/staging?w=1", "staging"), ("", "flow_engine"), ("/admin", "flow_engine")],
+)
+async def test_the_url_names_the_database(mongo_url: str, path: str, name: str) -> None:  # F42
+    named, known = MongoDatabase(mongo_url + path), MongoDatabase(mongo_url, database_name=name)
+    tenant = uuid.uuid4().hex
+    await named.open()
+    await known.open()
+    assert await MongoFlowStore(named).insert(tenant, _flow())
+    assert await MongoFlowStore(known).get(tenant, "f1") == _flow()
+    await named.close()
+    await known.close()
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.usefixtures("collects_forgotten_sockets")
 class TestAMongodbThatIsAway:
