@@ -27,7 +27,8 @@ from service import background, logs, supervisor, wiring
 from service.settings import Settings
 
 FINISHED_WITHIN_S: Final = 10
-"""So long may the requests of one of several workers go on when it stops; then they are cut off."""
+"""So long may requests go on when their process stops; then they are cut off, also where nobody reads the
+reply."""
 
 log: Any = structlog.get_logger("flow_engine.service")
 
@@ -105,8 +106,7 @@ def _serve_as_worker(
                 settings, host=host, port=port, tracing=tracing, scrape=channel.merged
             )
             async with opened(service, settings) as app:
-                config = server_config(app, timeout_graceful_shutdown=FINISHED_WITHIN_S)
-                server = _WorkerServer(config, service.end_streams)
+                server = _WorkerServer(server_config(app), service.end_streams)
                 registry = service.metrics.registry
                 try:
                     await server.serve_beside_others(
@@ -197,6 +197,7 @@ def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,  # nothing here depends on who forwarded a request
         log_config=None,
+        timeout_graceful_shutdown=FINISHED_WITHIN_S,
         **more,
     )
 

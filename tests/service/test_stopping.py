@@ -1,0 +1,38 @@
+"""`serve` ends in bounded time, whoever is still connected."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, cast
+
+import pytest
+import uvicorn
+
+from adapters.http_door import listen
+from service import running
+
+pytestmark = pytest.mark.anyio
+
+MORE_THAN_BUFFERS_TAKE = 32 * 1024 * 1024
+
+
+async def large(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"x" * MORE_THAN_BUFFERS_TAKE})
+
+
+async def test_a_client_that_does_not_read_its_reply_holds_no_end_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # F42
+    monkeypatch.setattr(running, "FINISHED_WITHIN_S", 0.2)
+    listening = listen("127.0.0.1", 0)
+    server = uvicorn.Server(running.server_config(cast("Any", large)))
+    serving = asyncio.create_task(server.serve([listening]))
+    with socket.create_connection(listening.getsockname()) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        async with asyncio.timeout(10):
+            while not server.server_state.total_requests:
+                await asyncio.sleep(0.01)
+            server.should_exit = True
+            await serving
