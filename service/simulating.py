@@ -40,8 +40,9 @@ class Simulated:
 
 
 def simulate(order: Order, settings: Settings) -> Simulated:
-    """Raises Unreadable for a persona and a recording, OSError for what cannot be read, CallTheOperator
-    `llm_not_configured` where a model is needed and none is set, ModelFailed."""
+    """Raises Unreadable for a persona and a recording, and for runs that cannot be written, OSError for what
+    cannot be read, CallTheOperator `llm_not_configured` where a model is needed and none is set, ModelFailed.
+    """
     if order.model is not None:
         settings = settings.model_copy(update={"llm_model": order.model})
     model = NoModel() if order.recorded else build_model(settings, SystemClock())
@@ -78,7 +79,10 @@ async def simulate_with(order: Order, settings: Settings, model: LanguageModel) 
         raise
     if order.record is not None:
         text = simulation.write_recording(simulation.Recording(runs=tuple(run for run, _ in pairs)))
-        order.record.write_text(text, encoding="utf-8")
+        try:
+            order.record.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise Unreadable(f"{order.record}: {error.strerror}") from error
     return Simulated(who, [verdict for _, verdict in pairs])
 
 

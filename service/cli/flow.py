@@ -205,18 +205,27 @@ def diagram(
                 drawn = dot(version).encode()
             case Format.SVG:
                 drawn = asyncio.run(Graphviz().svg(dot(version)))
-        if output is None:
-            sys.stdout.buffer.write(drawn)
-        else:
-            output.write_bytes(drawn)
     except OSError as error:
-        typer.echo(f"{error.filename}: {error.strerror}", err=True)
+        typer.echo(f"{file}: {error.strerror}", err=True)
         raise typer.Exit(UNREADABLE) from None
     except FlowEngineError as error:
         for finding in error.findings if isinstance(error, CorrectTheInput) else ():
             typer.echo(f"{file}:{finding.pointer}: {finding.code} {finding.message}", err=True)
         typer.echo(f"{file}: {error.detail}", err=True)
         raise typer.Exit(FOUND_WRONG) from None
+    if output is None:
+        typer.echo(drawn, nl=False)
+    else:
+        _write(output, drawn)
+
+
+def _write(file: Path, content: bytes) -> None:
+    """What cannot be written is reported on standard error and ends the command with 2."""
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        typer.echo(f"{file}: {error.strerror}", err=True)
+        raise typer.Exit(UNREADABLE) from None
 
 
 @commands.command("diff")
@@ -314,11 +323,7 @@ def play(
         _print_marked(results.lines(report), Console(highlight=False, soft_wrap=True))
         _print_marked(results.mistake_lines(report), Console(stderr=True, highlight=False, soft_wrap=True))
     if junit is not None:
-        try:
-            junit.write_bytes(results.as_junit(report))
-        except OSError as error:
-            typer.echo(f"{junit}: {error.strerror}", err=True)
-            raise typer.Exit(UNREADABLE) from None
+        _write(junit, results.as_junit(report))
     if not report.scenarios and not report.unreadable:
         typer.echo(f"no scenario has {name_part!r} in its name", err=True)
         raise typer.Exit(UNREADABLE)
@@ -416,8 +421,6 @@ def simulate(
     order = late.simulating.Order(version, persona, runs, recorded, record, model, by_voice)
     try:
         done = late.simulating.simulate(order, read_settings(Settings))
-        if junit is not None:
-            junit.write_bytes(late.simulation.as_junit(done.persona, done.verdicts))
     except OSError as error:
         typer.echo(f"{error.filename}: {error.strerror}", err=True)
         raise typer.Exit(UNREADABLE) from None
@@ -429,6 +432,8 @@ def simulate(
         typer.echo(f"the model failed: {failed}", err=True)
         raise typer.Exit(UNREADABLE) from None
     found = done.persona, done.verdicts
+    if junit is not None:
+        _write(junit, late.simulation.as_junit(*found))
     if as_json:
         typer.echo(orjson.dumps(late.simulation.as_json(*found), option=orjson.OPT_INDENT_2))
     else:

@@ -4,8 +4,11 @@ Exit codes of every command: 0 done, 1 something was found wrong, 2 it could not
 """
 
 import asyncio
+import errno
 import os
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import metadata
 from typing import Annotated, Any
@@ -31,8 +34,25 @@ _WHERE = {
 """Which setting says where a store is, by the code of the refusal that it causes."""
 
 
+_NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What the system answers where a file takes no more: no room, or a device that is gone."""
+
+
 class Commands(TyperGroup):
-    """Every refusal of any command ends here: its reason on standard error, and exit code 2."""
+    """Every refusal of any command ends here: its reason on standard error, and exit code 2. So does output
+    that cannot be written; a reader that wants no more, such as `head`, ends a command without a word."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            if error.errno not in _NOT_WRITTEN:
+                raise
+            with suppress(OSError):  # of a standard error that is full too
+                typer.echo(f"flow-engine: the output cannot be written: {error.strerror}", err=True)
+            # What is still in the buffer is not tried again at the end of the process.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(2)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -118,6 +120,59 @@ def test_a_file_of_something_else_is_refused_with_a_reason(
     assert code in {1, UNREADABLE}, (out, err)
     assert (out + err).strip()
     assert "Traceback" not in out + err
+
+
+SAMPLE = "flows/samples/order.en.json"
+PERSONA = "flows/samples/personas/order-status.yaml"
+RECORDED = "flows/samples/personas/order-status.recorded.yaml"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("settings",),
+        ("flow", "validate", "--json", SAMPLE),
+        ("flow", "diagram", SAMPLE),
+        ("flow", "diff", SAMPLE, "flows/samples/claim.es.json"),
+        ("flow", "simulate", SAMPLE, "--persona", PERSONA, "--recorded", RECORDED),
+        ("chat", "demo"),
+        ("workspace", "demo"),
+    ],
+    ids=" ".join,
+)
+def test_output_that_cannot_be_written_is_told_in_one_line(arguments: tuple[str, ...]) -> None:  # F42
+    command = [sys.executable, "-m", "service.cli", *arguments]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == UNREADABLE
+    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith("flow-engine: the output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("flow", "diagram", SAMPLE, "--output"),
+        ("flow", "test", "flows/samples/tests/order.yaml", "--junit"),
+        ("flow", "simulate", SAMPLE, "--persona", PERSONA, "--recorded", RECORDED, "--junit"),
+        ("flow", "simulate", SAMPLE, "--persona", PERSONA, "--recorded", RECORDED, "--record"),
+    ],
+    ids=lambda words: f"{words[1]} {words[-1]}",
+)
+def test_a_file_that_takes_no_more_is_named(arguments: tuple[str, ...]) -> None:  # F42
+    code, _, err = run(*arguments, "/dev/full")
+    assert code == UNREADABLE
+    assert "/dev/full: No space left on device" in err
+
+
+def test_a_reader_that_has_seen_enough_ends_a_diagram_without_a_word() -> None:  # F42
+    command = [sys.executable, "-m", "service.cli", "flow", "diagram", SAMPLE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as drawing:
+        assert drawing.stdout is not None
+        assert drawing.stderr is not None
+        drawing.stdout.close()
+        assert drawing.stderr.read() == ""
 
 
 def test_a_folder_is_no_version(tmp_path: Path) -> None:
