@@ -16,7 +16,7 @@ import pydantic
 import yaml
 from pydantic import ValidationError
 
-from flow_engine.documents.findings import problems_of
+from flow_engine.documents.findings import findings_of, problems_of
 from flow_engine.errors import pointer
 from flow_engine.json_values import as_object
 from flow_engine.runtime.compiled import CompiledFlow
@@ -154,9 +154,10 @@ def reading_of(shape: type[Read], text: bytes) -> Reading[Read]:
     try:
         read = shape.model_validate(root.value)
     except ValidationError as error:
+        told = findings_of(error, shape, root.value, most=error.error_count())
         mistakes += (
-            Mistake(root.line_of(found.place), pointer(*found.place), found.kind, found.message)
-            for found in problems_of(error)
+            Mistake(root.line_of(found.place), pointer(*found.place), found.kind, each.message)
+            for found, each in zip(problems_of(error), told, strict=True)
         )
     return Reading(None if mistakes else read, root, by_line(mistakes))
 

@@ -275,12 +275,24 @@ def test_junit_has_a_case_for_each_run(tmp_path: Path) -> None:
         ("[", "not_yaml"),
         ("name: Ruth", "/goal missing"),
         (PERSONA + "    shoes: red\n", "/shoes extra_forbidden"),
+        (PERSONA + "    knowlege: {}\n", "/knowlege extra_forbidden: is no property here; nearest are 'know"),
+        (PERSONA + "    phone: {interruptAfterMs: 1}\n", "nearest are 'interruptsAfterMs'"),
         (PERSONA + "    maxTurns: 0\n", "/maxTurns greater_than_equal"),
         (PERSONA.replace("{task: colleague}", "{}"), "/expect refused"),
         (PERSONA.replace("{task: colleague}", "{task: nowhere}"), "line 7: /expect/task unknown_name"),
         (PERSONA.replace("phone", "pigeon"), "/channel literal_error"),
     ],
-    ids=["no YAML", "missing", "unknown key", "no turn", "nothing expected", "unknown task", "channel"],
+    ids=[
+        "no YAML",
+        "missing",
+        "unknown key",
+        "misspelt",
+        "misspelt inside",
+        "no turn",
+        "nothing expected",
+        "unknown task",
+        "channel",
+    ],
 )
 def test_a_persona_that_cannot_be_used_ends_with_2_and_its_place(
     tmp_path: Path, persona: str, line: str
@@ -302,7 +314,7 @@ def test_a_persona_that_cannot_be_used_ends_with_2_and_its_place(
             "/runs/0/turns/0/agent/0 refused",
         ),
         ("runs: [{turns: [{user: ''}]}]", "/runs/0/turns/0/user string_too_short"),
-        ("runs: [{turns: [{bot: Hello}]}]", "/runs/0/turns/0/bot extra_forbidden"),
+        ("runs: [{turns: [{bot: Hello}]}]", "bot extra_forbidden: is no property here; accepted are 'agent'"),
     ],
 )
 def test_a_recording_that_cannot_be_played_ends_with_2_and_its_place(
