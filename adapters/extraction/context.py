@@ -164,6 +164,7 @@ class _Patterns:
         )
         self.ranges = re.compile("|".join(both))
         self.alternative = re.compile(rf"[ ,]*{alternation(turns.alternatives)} (?:\w{{1,4}} ){{0,2}}")
+        self.plain_no = re.compile(rf" {alternation(turns.plain_no)}(?=$| ?[,.;!])")
         self.clause_break = re.compile(rf"[,.;?!]|{alternation(turns.contrasts)}")
 
 
@@ -221,11 +222,11 @@ def clause(text: str, start: int, end: int, vocabulary: Vocabulary) -> tuple[int
 
 
 def declined(text: str, mention: Mention, vocabulary: Vocabulary) -> bool:
-    """ "not Monday", "Monday I can't": named, but not as the answer. A day is declined by being busy, too, or
-    by an answer that is put off to it."""
+    """ "not Monday", "Monday no", "Monday I can't": named, but not as the answer. A day is declined by being
+    busy, too, or by an answer that is put off to it."""
     turns = vocabulary.turns
     lead = _CLAUSE_END.split(text[max(0, mention.start - _REACH) : mention.start])[-1]
-    if right_before(turns.negations).search(lead):
+    if right_before(turns.negations).search(lead) or _patterns(vocabulary).plain_no.match(text, mention.end):
         return True
     begin, end = clause(text, mention.start, mention.end, vocabulary)
     refused = (*turns.refusals, *turns.busy, *turns.postponed) if mention.kind == "date" else turns.refusals

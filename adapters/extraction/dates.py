@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 
 from adapters.extraction.context import Mention, follows_correction, in_range
 from adapters.extraction.numbers import TimeMention, part_of_day, times
-from adapters.extraction.vocabulary import Vocabulary, alternation, few, right_before
+from adapters.extraction.vocabulary import Vocabulary, alternation, few, right_after, right_before
 
 _REACH = 40
 _WORD = re.compile(r"[\wº']+")
@@ -96,6 +96,7 @@ class _Patterns:
         )
         self.beside = re.compile(rf",? (?:{lead} )?")
         self.not_meant = re.compile(alternation(tables.not_meant) + r"['’]? ?$")
+        self.not_meant_behind = right_after(tables.not_meant_behind)
         self.of = re.compile(rf" {alternation(tables.of)}['’]? ?")
         self.negated = right_before(vocabulary.turns.negations)
         self.links = frozenset(word for phrase in tables.links for word in phrase.split(" "))
@@ -117,6 +118,8 @@ class _Patterns:
 
     def is_meant(self, text: str, day: _Day, clocks: Sequence[TimeMention]) -> bool:
         """Rule 5. "Di venerdì" is each Friday, "alle 9 di venerdì" is one."""
+        if self.not_meant_behind.match(text, day.end):
+            return False
         if self.not_meant.search(text[max(0, day.start - _REACH) : day.start]) is None:
             return True
         return any(self.of.fullmatch(text, clock.end, day.start) for clock in clocks)

@@ -130,6 +130,8 @@ class Dates:
     ago_lead: Phrases
     ago_tail: Phrases
     not_meant: Phrases
+    not_meant_behind: Phrases
+    """What makes a day a bound, or another one, behind it: "Friday at the latest"."""
     ranges: Phrases
     links: Phrases
 

@@ -237,6 +237,28 @@ def test_a_day_is_read_however_it_is_named(language: str, said: str, date: str) 
 
 
 @pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("en-US", "any day but Friday"),
+        ("en-US", "any time other than Friday"),
+        ("en-US", "Friday no"),
+        ("en-US", "Friday at the latest"),
+        ("en-US", "Friday or later"),
+        ("en-US", "no later than Friday"),
+        ("en-US", "the Friday after next"),
+        ("it-IT", "venerdì no"),
+        ("it-IT", "a parte venerdì"),
+        ("it-IT", "tutti i giorni meno il venerdì"),
+        ("it-IT", "venerdì al più tardi"),
+        ("es-ES", "el viernes como muy tarde"),
+        ("es-ES", "el viernes no"),
+    ],
+)
+def test_a_day_that_is_shut_out_or_only_a_bound_is_left_to_a_model(language: str, said: str) -> None:  # F38
+    assert answer(DATE, language, said) is None
+
+
+@pytest.mark.parametrize(
     ("language", "said", "moment"),
     [
         ("it-IT", "sabato alle 20:30", "2026-03-07T19:30:00Z"),
