@@ -26,6 +26,9 @@ _KEYPAD = str.maketrans("abcdefghijklmnopqrstuvwxyz", "2223334445556667777888999
 # A carrier without a word for it dials the word: +266696687 is ANONYMOUS on a keypad.
 _WITHHELD_NUMBERS = frozenset("+" + word.translate(_KEYPAD) for word in _WITHHELD)
 _ANGLE = re.compile(r"<([^<>]*)>")
+_QUOTED = re.compile(
+    r'"(?:[^"\\]|\\.?)*+(?:"|\Z)'
+)  # one that does not end goes to the end: nothing is read twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,17 @@ def parse_target(text: str) -> Target:
 
 def address_in(header: str) -> str:
     """The URI in the value of a SIP header like From (RFC 3261): `"Name" <sip:user@host>;tag=x` or bare."""
-    bracketed = _ANGLE.search(header)
-    return bracketed[1].strip() if bracketed else header.partition(";")[0].strip()
+    return _bare(_QUOTED.sub("", header))
+
+
+def addresses_in(header: str) -> list[str]:
+    """The same for a header of several. What is in quotes is a name, which may hold an address too."""
+    return [_bare(value) for value in _QUOTED.sub("", header).split(",")]
+
+
+def _bare(value: str) -> str:
+    bracketed = _ANGLE.search(value)
+    return bracketed[1].strip() if bracketed else value.partition(";")[0].strip()
 
 
 def caller_number(text: str | None) -> str | None:

@@ -49,10 +49,10 @@ def sip_call(call_id: str, headers: Sequence[tuple[str, str]]) -> SipCall:
     )
     is_private = first.get("privacy", "none").lower() not in ("", "none")
     asserted = (
-        call_control.caller_number(call_control.address_in(entry))
+        call_control.caller_number(address)
         for name, value in headers
         if name.strip().lower() == "p-asserted-identity"
-        for entry in value.split(",")
+        for address in call_control.addresses_in(value)
     )
     phone = None if is_private else next(filter(None, asserted), None) or call_control.caller_number(caller)
     own = [(name, value) for name, value in first.items() if name.startswith("x-")][:MOST_OWN_HEADERS]

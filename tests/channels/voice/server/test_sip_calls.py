@@ -57,6 +57,7 @@ class TestWhoCalls:
             ([("From", "<sip:+199@x>"), ("From", "<sip:+299@x>")], "+199"),
             ([("From", "<sip:+199@x>"), ("Privacy", "none")], "+199"),
             ([("From", "<sip:+199@x>"), ("P-Asserted-Identity", "<tel:+222>"), ("Privacy", "id")], None),
+            ([("P-Asserted-Identity", '"Ada, <tel:+1999>" <sip:+14155550123@h>')], "+14155550123"),
             ([("From", "<sip:anonymous@anonymous.invalid>")], None),
             ([], None),
         ],

@@ -85,6 +85,8 @@ def test_anything_else_is_no_target_and_is_not_repeated(target: str) -> None:  #
     ("header", "address", "number"),
     [
         ('"Ada \\"L\\", Dr" <sip:+14155550123@pstn.example;user=phone>;tag=1', None, "+14155550123"),
+        ('"Ada <sales>" <sip:+14155550123@pstn.example>', "sip:+14155550123@pstn.example", "+14155550123"),
+        ('"\\"<sip:+1999@x>" <sip:+14155550123@h>', "sip:+14155550123@h", "+14155550123"),
         ("sip:+14155550123@pstn.example;tag=1", "sip:+14155550123@pstn.example", "+14155550123"),
         ("<tel:+1-415-555-0123;phone-context=x>", "tel:+1-415-555-0123;phone-context=x", "+14155550123"),
         ("<sip:%2B14155550123@h>", "sip:%2B14155550123@h", "+14155550123"),
