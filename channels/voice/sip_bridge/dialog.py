@@ -66,7 +66,6 @@ class SipDialog:
         self._local = local
         self._over = asyncio.Event()
         self._abandoned = asyncio.Event()
-        self._described = asyncio.Event()
         self._by_caller = False
         self._stream: AgentStream | None = None
         self._rtp: RtpStream | None = None
@@ -133,7 +132,6 @@ class SipDialog:
         taken = read_offer(ack.body)
         if taken is not None:
             rtp.redirect(taken)
-            self._described.set()
         elif rtp.offer is UNDESCRIBED:
             self._over.set()  # nothing of what was offered is spoken there
 
@@ -158,7 +156,7 @@ class SipDialog:
     def _update(self, message: messages.SipMessage) -> None:
         """As another INVITE, but without an ACK (RFC 3311)."""
         offer = read_offer(message.body)
-        if self._rtp is None or not self._described.is_set():
+        if self._rtp is None or self._rtp.offer is UNDESCRIBED:
             headers = [("retry-after", "1")]
             answer = messages.write_response(message, "500 Server Internal Error", headers=headers)
         elif offer is None:
@@ -233,9 +231,7 @@ class SipDialog:
         self._rtp_port = transport.get_extra_info("sockname")[1]
         try:
             await stream.open(self._agent_port, call_sid, wanted)
-            if offer is not UNDESCRIBED:
-                self._described.set()
-            speaking = loop.create_task(self._speak(rtp))
+            speaking = loop.create_task(rtp.speak())
             try:
                 if not self._over.is_set():
                     self._accept(self._invite, offer)
@@ -247,10 +243,6 @@ class SipDialog:
                 self._over.set()
         finally:
             transport.close()
-
-    async def _speak(self, rtp: RtpStream) -> None:
-        await self._described.wait()  # no word is lost to a line that has not said where it hears
-        await rtp.speak()
 
     async def _hang_up(self) -> None:
         """Tell the other side, where it does not know; it may want to know by whom it is told."""

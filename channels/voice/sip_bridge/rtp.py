@@ -10,6 +10,8 @@
    Each source (SSRC) counts its own, and may begin anew.
 6. A line with silence suppression sends comfort noise at times, or nothing: the agent hears silence then,
    for without audio it takes no turn for ended. Without any packet for 15 s the line is lost, but on hold.
+7. A line on hold hears nothing, and what comes of it is music: what is to be said waits, and the agent hears
+   silence.
 """
 
 import asyncio
@@ -160,8 +162,8 @@ class RtpStream(asyncio.DatagramProtocol):
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            audio = bytes(self._waiting[:PACKET_BYTES])
-            del self._waiting[:PACKET_BYTES]
+            audio = bytes(self._waiting[:PACKET_BYTES]) if self.offer.hears else b""
+            del self._waiting[: len(audio)]
             payload = audio + SILENCE[len(audio) :]
             payload = payload.translate(A_LAW_OF_MU) if self.offer.payload_type == A_LAW else payload
             self._sent += 1
@@ -203,6 +205,8 @@ class RtpStream(asyncio.DatagramProtocol):
         if packet.kind == self.offer.events_type:
             if packet.payload and packet.payload[0] < len(KEYS) and self._is_new_event(packet.stamp):
                 self._pressed(KEYS[packet.payload[0]])
+        elif not self.offer.hears:
+            return
         elif packet.kind == self.offer.payload_type and packet.payload and not self._is_late(packet):
             self._ticks_without_audio = 0
             self._heard(packet.payload.translate(MU_LAW_OF_A) if packet.kind == A_LAW else packet.payload)

@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -27,12 +28,13 @@ class Line:
     def __init__(self, offer: AudioOffer = OFFER) -> None:
         self.heard: list[bytes] = []
         self.keys: list[str] = []
+        self.reached: list[str] = []
         self.lost = asyncio.Event()
         self.stream = RtpStream(
             offer,
             heard=self.heard.append,
             pressed=self.keys.append,
-            reached=lambda _: None,
+            reached=self.reached.append,
             lost=self.lost.set,
         )
 
@@ -141,13 +143,15 @@ async def test_a_line_without_any_packet_is_lost_unless_it_is_on_hold(
 
 
 class Wire(asyncio.DatagramTransport):
-    """Where packets were sent to."""
+    """What was sent in packets, and where to."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.sent: list[bytes] = []
         self.to: list[object] = []
 
-    def sendto(self, data: object, addr: object = None) -> None:
+    def sendto(self, data: Any, addr: object = None) -> None:
+        self.sent.append(data[12:])
         self.to.append(addr)
 
 
@@ -163,3 +167,24 @@ async def test_a_line_that_speaks_before_it_is_described_is_answered_where_it_sp
         while not wire.to:
             await asyncio.sleep(0)
     assert set(wire.to) == {LINE}
+
+
+async def test_a_line_on_hold_is_heard_as_silent_and_told_the_rest_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # V12
+    line, wire = Line(), Wire()
+    line.stream.connection_made(wire)
+    line.stream.redirect(AudioOffer(*LINE, 0, 101, "sendonly"))
+    line.stream.play(AUDIO * 3)
+    line.stream.mark("end")
+    async with speaking(line, monkeypatch):
+        for number in range(10):
+            line.packet(number, b"music")
+            await ticks(line, 1)
+        assert (set(line.heard), line.reached, wire.to) == ({rtp.SILENCE}, [], [])
+        line.stream.redirect(OFFER)
+        while not line.reached:
+            await asyncio.sleep(0)
+        assert wire.sent[:3] == [AUDIO] * 3
+        line.packet(11)
+    assert line.heard[-1] == AUDIO
