@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from adapters.redis_address import checked_redis_url
@@ -168,9 +168,13 @@ class Settings(BaseSettings):
 
     @field_validator("webhook_url")
     @classmethod
-    def _a_web_address(cls, value: str | None) -> str | None:
+    def _a_web_address(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and not _WEB.match(value):
             raise ValueError("accepted is http:// or https:// with a host")
+        if value is not None and "outbound_allow" in info.data:
+            allowed = late.outbound_policy.AllowList.parse(info.data["outbound_allow"])
+            if refusal := allowed.visible_refusal(value):
+                raise ValueError(f"it could never be called: {refusal}")
         return value
 
     @field_validator("outbound_allow")

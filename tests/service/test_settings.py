@@ -205,6 +205,22 @@ class TestReading:
                 for url in ("hooks.example.com", "https://", "ftp://hooks.example.com")
             ),
             *(
+                ("webhook_url", url, f"it could never be called: {told}")
+                for url, told in (
+                    (
+                        "https://ada:hush@hooks.example",
+                        "the URL holds user information; send credentials in a header",
+                    ),
+                    ("https://hooks.example.com:99999", "port 99999 does not exist"),
+                    ("https://a..b", "'a..b' is not a host name or address with one reading"),
+                    (
+                        "http://127.0.0.1/hooks",
+                        "'127.0.0.1' port 80 leads to a loopback address; public addresses and the entries "
+                        "of FLOW_ENGINE_OUTBOUND_ALLOW are accepted",
+                    ),
+                )
+            ),
+            *(
                 ("redis_url", f"redis://:hush@cache{rest}", told)
                 for rest, told in (
                     ("/0?nosuch=1", "there is no option 'nosuch'"),
@@ -337,7 +353,6 @@ class TestShowing:
             ("redis_url", "redis://:hush@cache:6379/0", "redis://***@cache:6379/0"),
             ("redis_url", "rediss://ada:hush@cache", "rediss://***@cache"),
             ("mongo_url", "mongodb://ada:hu%40sh@a,b/flows?w=1", "mongodb://***@a,b/flows?w=***"),
-            ("webhook_url", "https://ada:hush@hooks.example.com/in", "https://***@hooks.example.com/in"),
             ("redis_url", "redis://cache:6379/0", "redis://cache:6379/0"),
             ("redis_url", "rediss://hush@cache", "rediss://***@cache"),
             (
@@ -347,7 +362,7 @@ class TestShowing:
             ),
             ("redis_url", "unix:///run/redis?password=hush", "unix:///run/redis?password=***"),
             ("webhook_url", "https://hooks.example.com/in?hush", "https://hooks.example.com/in?***"),
-            ("webhook_url", "https://[::1?hush", "*** (no URL)"),
+            ("gateway_url", "https://[::1?hush", "*** (no URL)"),
             ("gateway_url", "https://ada:hush@gateway.example/v1", "https://***@gateway.example/v1"),
             ("gateway_url", "ada:hush@gateway.example", "*** (no URL)"),
             ("engine_url", "http://:hush@engine:8080?key=hush", "http://***@engine:8080?key=***"),
