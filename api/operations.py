@@ -1,5 +1,6 @@
 """Routes for operators behind a key: health, jobs, dead letters, events, model calls, latency of routes."""
 
+from asyncio import gather
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from typing_extensions import TypedDict
 from api.auth import Scope
 from api.endpoints import Call, Endpoint, Parameter, json_response
 from api.operators import Probe, verdicts
+from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.use_cases import operating
 
 ROWS, ROWS_AT_MOST = 50, 200
@@ -68,7 +70,7 @@ class OperationsRoutes:
 
     async def overview(self, call: Call) -> Response:
         """200 also while a store is away: what it would have told is left out."""
-        found = await verdicts(self._probes)
+        found, (processes, backlog) = await gather(verdicts(self._probes), self._at_work())
         stores = [
             StoreRow(
                 name=name,
@@ -77,14 +79,16 @@ class OperationsRoutes:
             )
             for name, verdict in found.items()
         ]
-        away = found.get("memory") is not None
-        reply = OperationsReply(
-            release=self._release,
-            stores=stores,
-            processes=[] if away else await self._operations.processes(),
-            backlog=None if away else await self._operations.backlog(),
+        return json_response(
+            OperationsReply(release=self._release, stores=stores, processes=processes, backlog=backlog)
         )
-        return json_response(reply)
+
+    async def _at_work(self) -> tuple[Sequence[operating.ProcessRow], operating.BacklogReply | None]:
+        """A store that takes no write may tell of them all the same."""
+        try:
+            return await self._operations.processes(), await self._operations.backlog()
+        except (RetryLater, CallTheOperator):
+            return [], None
 
     async def latency(self, call: Call) -> Response:
         return json_response(LatencyReply(routes=route_latencies((await self._scrape()).decode())))

@@ -18,10 +18,12 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.flow_store import Guard, RolledBack
 from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.use_cases.publishing import roll_back
+from memory.connection import connect
 from memory.operations import OwnProcess
 from memory.schedule import RedisJobSchedule
 from service.observing import KeptCalls, own_observer
 from tests.api.harness import T0, Scene, clinic, keyring_of, open_scene
+from tests.redis_fixture import StartRedis
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +108,19 @@ class TestProcesses:
         assert [each["status"] for each in found["stores"]] == ["unavailable", "ok"]
         assert found["stores"][0]["detail"]
         assert found["backlog"] is None
+
+    async def test_a_memory_that_takes_no_writes_tells_of_what_is_at_work_all_the_same(
+        self, start_redis: StartRedis
+    ) -> None:  # F36, F44
+        memory = connect(start_redis().url)
+        async with open_scene(memory=memory) as scene:
+            await memory.operations.note_process(OwnProcess("a:1", "worker", "0.1.0", T0), T0)
+            await buried(scene)
+            await memory.driver.client.config_set("maxmemory", 1)
+            found = await get(scene, "operations")
+        assert [each["status"] for each in found["stores"]] == ["unavailable", "ok"]
+        assert [each["name"] for each in found["processes"]] == ["a:1"]
+        assert found["backlog"]["deadLetters"] == 1
 
 
 class TestJobs:
