@@ -39,6 +39,7 @@ def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
     # uvicorn passes a signal on when it has shut down: SIGTERM's own default would end the process there,
     # before jobs are given back and traces sent.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _end_in_order_at_a_hangup()
     with telemetry.tracing_to(settings.traces) as tracing:
         logs.configure_logging(settings.log_level, tracing)
 
@@ -53,6 +54,13 @@ def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
             uvloop.run(serve())
         except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
             return
+
+
+def _end_in_order_at_a_hangup() -> None:
+    """As at SIGTERM, where it would end the process at once: of a terminal that is closed, or by who means
+    workers. One that is ignored, as by nohup, stays so."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 
 
 def serve_by_workers(settings: Settings, host: str, port: int, workers: int) -> int:
@@ -226,6 +234,7 @@ def _serve_metrics(host: str, port: int, registry: CollectorRegistry) -> None:
 
 def work_until_stopped(settings: Settings, metrics_port: int | None) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
+    _end_in_order_at_a_hangup()
     with telemetry.tracing_to(settings.traces) as tracing:
         logs.configure_logging(settings.log_level, tracing)
         uvloop.run(_work(settings, metrics_port, tracing))

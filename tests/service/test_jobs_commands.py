@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +24,7 @@ from memory.connection import connect
 from memory.keys import DEAD_LETTER_TEXTS_KEY, DEAD_LETTERS_KEY, JOB_LEASES_KEY, JOBS_KEY
 from memory.schedule import RedisJobSchedule
 from service.cli import app
+from tests.ports import free_port
 from tests.redis_fixture import RedisServer
 
 ROOT = Path(__file__).parents[2]
@@ -152,6 +155,27 @@ def test_a_worker_whose_metrics_have_no_address_says_so(
         )
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"flow-engine: cannot listen on {host!r} port {port}: ")
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_a_single_process_ends_in_order_at_a_hangup(
+    redis_server: RedisServer, tmp_path: Path, command: str
+) -> None:  # F41, F42
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
+    environment |= {"FLOW_ENGINE_REDIS_URL": redis_server.url, "FLOW_ENGINE_DATA_DIR": str(tmp_path)}
+    options = ("--port", str(free_port())) if command == "serve" else ()
+    with subprocess.Popen(
+        (sys.executable, "-m", "service.cli", command, *options),
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stderr is not None
+        assert b"Ctrl-C stops it" in process.stderr.readline()
+        time.sleep(0.2)  # until it listens
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(30) == 0
 
 
 @pytest.mark.long
