@@ -249,7 +249,8 @@ class ConversationTools:
         answer = await self._put(call.conversation(arguments), writes, call.idempotency(arguments))
         written = cast("MemoryWritten", orjson.loads(answer.body))
         count, revision = len(arguments.entries), written["memoryRevision"]
-        return ToolReply(written, f"Stored {count} value(s); the memory is at revision {revision}.")
+        text = f"Stored {count} value(s); the memory is at revision {revision}.{_went_on(written)}"
+        return ToolReply(written, text)
 
     async def _put(
         self,
@@ -317,10 +318,17 @@ def _pointing_into_arguments(refused: CorrectTheInput) -> CorrectTheInput:
 
 
 def _standing(refused: TaskRefused) -> str:
-    advanced = refused.get("advanced")
-    if advanced is not None:
-        return f"{refused['reason']}. The conversation went on by itself: the task is now {advanced['to']!r}."
+    if "advanced" in refused:
+        return f"{refused['reason']}.{_went_on(refused)}"
     return f"The task is still {refused['from']!r}: {refused['reason']}."
+
+
+def _went_on(reply: TaskRefused | MemoryWritten) -> str:
+    """A sentence after another one, where the conversation advanced."""
+    advanced = reply.get("advanced")
+    if advanced is None:
+        return ""
+    return f" The conversation went on by itself: the task is now {advanced['to']!r}."
 
 
 def _enterable(refused: TaskRefused) -> str:

@@ -252,6 +252,22 @@ async def test_the_text_of_a_refusal_that_led_on_names_the_task_that_is_entered(
         assert "still 'who'" not in text
 
 
+async def test_the_text_of_a_write_that_led_on_names_the_task_that_is_entered() -> None:  # F32, F35
+    way = {"open": {"when": "has(vars.var_number)", "advance": "auto"}}
+    tasks = [
+        aio_task("who", connectedTasks=["open"], connectionConditions=way),
+        aio_task("open", connectedTasks=["who"]),
+    ]
+    document = minimal_version(tasks=tasks, firstTask="who")
+    async with open_scene(document) as scene, connected(scene.app) as client:
+        await scene.started()
+        entries = [{"varId": "var_number", "value": 3}]
+        text = text_of(await call(client, "set_memory", updatedBy="desk", entries=entries))
+        assert text.endswith("The conversation went on by itself: the task is now 'open'.")
+        again = text_of(await call(client, "set_memory", updatedBy="desk", entries=entries))
+        assert again == "Stored 1 value(s); the memory is at revision 2."
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_what_is_written_is_read_back_and_opens_its_task(mode: str) -> None:  # F19, F32, F35
     described = [{"name": "Doctor", "value": "Dr. | Rossi"}]
