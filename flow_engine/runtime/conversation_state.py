@@ -15,7 +15,13 @@ from flow_engine.ports.jobs import DueJob, Job, JobKind
 from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import Conflict, MemoryEntry, PreviousContact, conflicts_of, settled
 from flow_engine.runtime.platform import Platform
-from flow_engine.runtime.privacy import masked_memory, masked_turns, values_known, values_stored
+from flow_engine.runtime.privacy import (
+    masked_event,
+    masked_memory,
+    masked_turns,
+    values_known,
+    values_stored,
+)
 from flow_engine.runtime.rendered import scope_of
 from flow_engine.runtime.rules import TaskGuard, TaskRefusal, channel_available
 from flow_engine.runtime.session import Contact, Session
@@ -131,6 +137,11 @@ class ConversationState:
         memories = (self.memory, *(entries for entries in written if entries))
         known = chain(values_stored(self.flow, self.loaded), values_known(self.flow, *memories))
         return Secrets(known, shortest=shortest)
+
+    def masked_outbox(self) -> list[bytes]:
+        """What was told until now, without a sensitive value of this version: another one may follow."""
+        secrets = self.secrets()
+        return [event if secrets is None else masked_event(event, secrets) for event in self.outbox]
 
     @property
     def guard(self) -> TaskGuard:

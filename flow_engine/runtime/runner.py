@@ -108,7 +108,7 @@ class ConversationalFlowRunner(HumanPart):
         tenant = {"campaignId": campaign_id, **contact.tenant}
         runner.new_memory = NewMemory(tenant, variables)
         if before is not None:
-            runner.outbox = list(before.outbox)
+            runner.outbox = before.masked_outbox()
             runner.former = before.unconcluded()
             if runner.former is not None:
                 runner.jobs.append(runner.due("conclude", after_s=CONCLUDE_AFTER_S))
@@ -308,6 +308,7 @@ class ConversationalFlowRunner(HumanPart):
         old_task, old_version = self.session.task.task_id, self.session.version_id
         states = flow.chart.moved(self.session.states, old_task, task_id)
         remembered = self.session.by_other_ids({**flow.counterparts(self.flow, mapping), old_task: task_id})
+        self.outbox = self.masked_outbox()
         self.flow = flow
         self._set_states(states)
         spoken = flow.supported_language(self.session.language)

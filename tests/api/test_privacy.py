@@ -12,7 +12,7 @@ import pytest
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.outbound import OutboundReply
 from tests.api.harness import HANDLER, Scene, entry, keyring_of, multi_contact, needs, open_scene
-from tests.flow_engine.documents.samples import JsonObject, aio_task, minimal_version
+from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version
 
 pytestmark = pytest.mark.anyio
 
@@ -295,6 +295,40 @@ async def test_a_conversation_before_it_under_its_id_stays_masked() -> None:  # 
         await scene.end(reason="NEEDLE-80A01H501U hung up")
         await scene.started(contactId="call-2", conversationalFlowVersionId="version-2")
         await assert_journal_masked(scene)
+
+
+async def test_what_a_conversation_is_told_to_end_with_is_masked_by_its_own_version() -> None:  # F40
+    """Another flow begins it anew, or a migration leaves what was sensitive behind, in the same commit."""
+    shared = {"closureConfig": multi_contact()}
+    desk = hum_task("desk", type="AIS", approval=True, approvalTimeout=60, **shared)
+    alone = {"closureConfig": {"multiContact": False}}
+    first = aio_task(connectedTasks=["desk"], **alone)
+    begun = document(tasks=[first, {**desk, **alone}], **alone)
+    tasks = [aio_task(connectedTasks=["desk"], **shared), desk]
+    newer = {**bare(shared), "_id": "version-4", "tasks": tasks}
+    async with open_scene(begun, bare(alone), document(_id="version-3", tasks=tasks)) as scene:
+        flow_id = next(
+            flow["id"]
+            for flow in (await scene.http.get("/v1/flows")).json()
+            if flow["tags"][0]["versionId"] == "version-3"
+        )
+        await scene.save(flow_id, newer)
+        for conversation, version in (("conv-1", "version-1"), ("conv-3", "version-3")):
+            own = {"conversationId": conversation}
+            await scene.started(**own, conversationalFlowVersionId=version)
+            await scene.written(entry("code", NEEDLES["code"]), conversation=conversation)
+            await scene.changed("desk", **own)
+            said = await scene.human("waiting", text="It is NEEDLE-80A01H501U", **own)
+            assert said.status_code == 200, said.text
+        await scene.started(contactId="call-2", conversationalFlowVersionId="version-2")
+        scene.clock.advance(seconds=61)
+        order = {"fromVersionId": "version-3", "toVersionId": "version-4"}
+        moved = await scene.post(f"/v1/flows/{flow_id}/migrations?dryRun=false", order)
+        assert moved.json()["counts"]["migrated"] == 1, moved.text
+        for conversation, outcome in (("conv-1", "withdrawn"), ("conv-3", "timeout")):
+            events = await scene.events(conversation)
+            assert outcome in [event["body"].get("outcome") for event in events]
+            assert_masked(json.dumps(events))
 
 
 @pytest.mark.parametrize("forked", [False, True])
