@@ -184,9 +184,11 @@ def diagram(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
 ) -> None:
     """Draw a flow version: exit code 0 drawn, 1 the document or Graphviz refuses, 2 unreadable."""
+    place = ""
     try:
         text = _bytes_of(file)
-        raw = unwrapped(parse_json(text), text).version
+        read = unwrapped(parse_json(text), text)
+        raw, place = read.version, read.place
         if isinstance(raw, dict):
             raw = complete_version(
                 cast("dict[str, object]", raw),
@@ -209,10 +211,11 @@ def diagram(
         typer.echo(f"{file}: {error.strerror}", err=True)
         raise typer.Exit(UNREADABLE) from None
     except FlowEngineError as error:
-        for finding in error.findings if isinstance(error, CorrectTheInput) else ():
-            typer.echo(f"{file}:{finding.pointer}: {finding.code} {finding.message}", err=True)
+        no_json = error.code == "json_invalid"
+        for finding in error.findings if isinstance(error, CorrectTheInput) and not no_json else ():
+            typer.echo(f"{file}:{place}{finding.pointer}: {finding.code} {finding.message}", err=True)
         typer.echo(f"{file}: {error.detail}", err=True)
-        raise typer.Exit(FOUND_WRONG) from None
+        raise typer.Exit(UNREADABLE if no_json else FOUND_WRONG) from None
     if output is None:
         typer.echo(drawn, nl=False)
     else:

@@ -55,6 +55,19 @@ def test_a_document_as_it_is_posted_is_read_from_standard_input() -> None:
     assert draw("-", text=json.dumps(posted).encode()).returncode == 0
 
 
+def test_what_is_no_json_cannot_be_read_and_is_told_once() -> None:  # F27
+    done = draw("-", text=b"{")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.count(b"not JSON") == 1
+
+
+def test_a_place_leads_into_the_file_as_it_was_read() -> None:  # F9
+    broken = {"flow": {"_id": "f"}, "version": minimal_version(firstTask="nowhere", tasks=5)}
+    done = draw("-", text=json.dumps(broken).encode())
+    assert done.returncode == 1
+    assert b"-:/version/tasks: " in done.stderr
+
+
 def test_what_the_document_breaks_is_told_with_its_place() -> None:  # F9
     done = draw("-", text=json.dumps(minimal_version(firstTask="nowhere")).encode())
     assert (done.returncode, done.stdout) == (1, b"")
