@@ -19,6 +19,7 @@ from api.auth import LocalOnly
 from channels.chat import tool
 from channels.chat.app import SOCKET_PATH
 from channels.chat.settings import ChatSettings
+from channels.gateway.config import ADDRESSES, is_address
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.models import LLMRequest, ToolCall
 from service.chat import chat_server, chat_service
@@ -92,14 +93,16 @@ async def chat_client(
     url: str, user: str, *, session: str | None = None, token: str | None = None, key: str | None = None
 ) -> AsyncGenerator[ChatClient]:
     """`url` is the URL of `flow-engine chat serve`, http or https. The welcome has been received. Raises
-    CallTheOperator `chat_refused`: not reached, or not with this credential."""
+    CallTheOperator `chat_refused`: no address, not reached, or not with this credential."""
+    if not is_address(url):
+        raise CallTheOperator("chat_refused", f"the chat {url!r}: {ADDRESSES}")
     address = url.rstrip("/").replace("http", "ws", 1) + SOCKET_PATH + (f"?token={token}" if token else "")
     headers = {"Authorization": f"Bearer {key}"} if key else None
     try:
         opened = await connect(
             address, additional_headers=headers, open_timeout=OPEN_WITHIN_S, proxy=None, max_size=None
         )
-    except (OSError, InvalidHandshake, TimeoutError) as error:
+    except (OSError, InvalidHandshake, TimeoutError, UnicodeError) as error:  # UnicodeError: of `a..b`
         raise CallTheOperator("chat_refused", f"no chat at {url}: {error}") from None
     async with opened:
         client = ChatClient(opened)

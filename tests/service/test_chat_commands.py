@@ -11,6 +11,10 @@ import urllib.request
 from pathlib import Path
 
 import orjson
+import pytest
+from typer.testing import CliRunner
+
+from service.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "service.cli", "chat")
@@ -76,3 +80,12 @@ def test_a_chat_that_is_not_there_is_said_so() -> None:  # C12
     )
     assert (talked.returncode, talked.stdout) == (2, b"")
     assert b"no chat at http://127.0.0.1:9" in talked.stderr
+
+
+@pytest.mark.parametrize(
+    "url", ["chat.example:8090", "ftp://127.0.0.1", "http://127.0.0.1:99999", "http://a..b"]
+)
+def test_what_is_no_address_of_a_chat_is_refused_by_its_name(url: str) -> None:  # C12
+    done = CliRunner().invoke(app, ["chat", "talk", "--url", url])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert url in done.stderr
