@@ -93,9 +93,9 @@ def play_of(
     alone. Raises CorrectTheInput for a script that is none."""
     lines = tuple(CallerLine(text) for text in say)
     if config is None:
-        read = SHIPPED_SCRIPT if script is None else _script(script)
+        read = SHIPPED_SCRIPT if script is None else script_of(script)
         return Play(SHIPPED_CONFIG, read, lines or SHIPPED_LINES, base_url, recordings)
-    return Play(config, Script() if script is None else _script(script), lines, base_url, recordings)
+    return Play(config, Script() if script is None else script_of(script), lines, base_url, recordings)
 
 
 def demonstrate(play: Play) -> None:
@@ -171,7 +171,8 @@ class _Talk:
             await asyncio.sleep(LOOK_S)
 
 
-def _script(file: Path) -> Script:
+def script_of(file: Path) -> Script:
+    """Raises CorrectTheInput `script_not_readable`, `script_invalid` with every mistake."""
     try:
         return read_script(file)
     except OSError as error:

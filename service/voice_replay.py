@@ -20,12 +20,12 @@ from channels.voice.recording import Entry, RecordingRefused, read_recording
 from channels.voice.replay import BEGAN, Answers, OpenModel, PlayedModel, replay
 from channels.voice.testing.fake_response import Pace
 from channels.voice.testing.realtime_session import RealtimeSession
-from channels.voice.testing.script import read_script
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue
 from service.logs import configure_logging
 from service.voice import config_or_exit, open_call_of
+from service.voice_demo import script_of
 
 _METHOD_AND_PATH = re.compile(r"[A-Z]+ /\S*")
 
@@ -95,11 +95,8 @@ def _answers(file: Path) -> Answers:
 
 
 def _played(file: Path, model: str) -> OpenModel:
-    """Raises CorrectTheInput `script_invalid`."""
-    try:
-        script = read_script(file)
-    except (OSError, ValueError) as error:
-        raise CorrectTheInput("script_invalid", f"{str(file)!r}: {error}") from error
+    """Raises as `script_of`."""
+    script = script_of(file)
     numbers = itertools.count(1)
 
     def opened(send: Callable[[bytes], None]) -> PlayedModel:

@@ -174,6 +174,18 @@ class TestCommand:
         with pytest.raises(CorrectTheInput, match="POST /orders"):
             voice_replay._answers(file)  # type: ignore[attr-defined]
 
+    @pytest.mark.parametrize(("text", "told"), [("[]", "an object"), ("{", "JSON"), (None, "No such file")])
+    def test_a_script_that_is_none_is_refused_in_one_line(
+        self, tmp_path: Path, text: str | None, told: str
+    ) -> None:  # V15
+        file = tmp_path / "script.json"
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(CorrectTheInput, match=told) as refused:
+            voice_replay._played(file, "m")  # type: ignore[attr-defined]
+        assert "\n" not in refused.value.detail
+        assert "pydantic" not in refused.value.detail
+
     def test_a_config_with_a_flow_asks_the_engine_that_was_recorded(self, tmp_path: Path) -> None:  # V15
         session = {"mode": "flow", "engine_url": "http://127.0.0.1:8080", "version": "v1"}
         config = {key: simple_config()[key] for key in ("version", "agent")} | {"session": session}
