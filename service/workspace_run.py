@@ -58,6 +58,12 @@ async def gateway_base(
         yield Base(base_url(url), key)
         return
     gateway = read_settings(GatewaySettings)
+    if file is None and options.config is None and gateway.gateway_config is None:
+        raise CallTheOperator(
+            "gateway_config_missing",
+            "name a gateway by --gateway or FLOW_ENGINE_GATEWAY_URL, or the file of one in this process by "
+            "--config or FLOW_ENGINE_GATEWAY_CONFIG",
+        )
     file = file or gateway_file(options.config, gateway)
     settings = read_settings(Settings)
     if data_dir or "data_dir" not in settings.model_fields_set:

@@ -215,7 +215,8 @@ class Store:
         for each in self.sessions():
             if session in (None, each.id):
                 return each
-        raise LookElsewhere("session_unknown", f"there is no session {session or ''!r} in this workspace")
+        named = "" if session is None else f" {session!r}"
+        raise LookElsewhere("session_unknown", f"there is no session{named} in this workspace")
 
     def describe(self, session: str, **metadata: object) -> None:
         merged = {**self.session(session).metadata, **metadata}
@@ -317,7 +318,8 @@ class Store:
             Change(a, b, c, d, e, f, g, h, tuple(orjson.loads(text))) for a, b, c, d, e, f, g, h, text in rows
         ]
         if not changes:
-            raise LookElsewhere("nothing_to_undo", f"there is nothing to undo in {name or 'the last turn'!r}")
+            where = repr(name) if name else "the last turn"
+            raise LookElsewhere("nothing_to_undo", f"there is nothing to undo in {where}")
         return changes
 
     def undone(self, changes: Sequence[Change]) -> None:

@@ -193,13 +193,13 @@ def test_sessions_are_listed_and_written_out(workspace: Terminal) -> None:  # W1
 
 
 def test_writes_are_undone(workspace: Terminal) -> None:  # W10
-    assert "there is no session" in workspace("undo", status=2).err
+    assert "there is no session in this workspace" in workspace("undo", status=2).err
     result = workspace.result(WRITE, "--yes-to", "all")
     note = workspace.root / "docs" / "a.md"
     undone = workspace("undo")
     assert undone.out == "--- a/docs/a.md\n+++ /dev/null\n@@ -1 +0,0 @@\n-one\n"
     assert not note.parent.exists()
-    assert "nothing to undo" in workspace("undo", status=2).err
+    assert "nothing to undo in the last turn" in workspace("undo", status=2).err
     for name in ("session", "turn"):
         result = workspace.result(WRITE, "--yes-to", "all")
         workspace("undo", result[name])
@@ -212,7 +212,7 @@ def test_writes_are_undone(workspace: Terminal) -> None:  # W10
     assert note.read_text("utf-8") == "somebody's\n"
     workspace("undo", step, "--force")
     assert not note.exists()
-    assert "nothing to undo" in workspace("undo", "none", status=2).err
+    assert "nothing to undo in 'none'" in workspace("undo", "none", status=2).err
 
 
 def test_the_index_says_what_it_did(workspace: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:  # W10
@@ -334,7 +334,9 @@ def test_a_gateway_and_a_model_are_named(workspace: Terminal, monkeypatch: pytes
     assert "FLOW_ENGINE_WORKSPACE_MODEL" in workspace("run", "x", status=2).err
     assert workspace.result("x", "--model", "n")["status"] == "completed"
     monkeypatch.delenv("FLOW_ENGINE_GATEWAY_URL")
-    assert "FLOW_ENGINE_GATEWAY_CONFIG" in workspace("run", "x", "--model", "m", status=2).err
+    told = workspace("run", "x", "--model", "m", status=2).err
+    for way in ("--gateway", "FLOW_ENGINE_GATEWAY_URL", "--config", "FLOW_ENGINE_GATEWAY_CONFIG"):
+        assert way in told
 
 
 def test_a_base_with_and_without_v1_and_its_key(
