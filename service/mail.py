@@ -211,7 +211,7 @@ def _explained(
         line: dict[str, JsonValue] = {"name": verdict.name, "matched": verdict.matched, "why": verdict.why}
         rules.append(line if verdict.signal is None else {**line, "signal": verdict.signal})
     return {
-        "file": str(file),
+        "file": typer.format_filename(file),
         "rule": judgement.rule,
         "route": judgement.route,
         "profile": judgement.profile,

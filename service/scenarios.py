@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 
 import orjson
+from typer import format_filename
 
 from flow_engine.documents import DocumentLimits, parse_json
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
@@ -150,7 +151,7 @@ class _Run:
         self._flows: dict[Path, _Known] = {}
 
     async def file(self, path: Path) -> report.FileReport:
-        file, shown = os.fspath(path), ""
+        file, shown = format_filename(path), ""
         try:
             reading = parsing.read_scenarios(_read(path, yaml_text.MAX_BYTES))
             document = self.document_of(path, reading)
@@ -243,7 +244,7 @@ class _Run:
 
 def _shown(document: Path) -> str:
     """The path from here, which is shorter to read."""
-    return os.path.relpath(document)
+    return format_filename(os.path.relpath(document))
 
 
 def _read(path: Path, at_most: int) -> bytes:

@@ -96,7 +96,7 @@ def validate(
 
 
 def _checked(name: str, submissions: Submissions) -> FileReport:
-    report = FileReport(file=name, valid=False, draft=False, errors=[], warnings=[])
+    report = FileReport(file=typer.format_filename(name), valid=False, draft=False, errors=[], warnings=[])
     try:
         text = _bytes_of(name)
     except OSError as error:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import metadata
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import orjson
@@ -43,6 +44,8 @@ class Commands(TyperGroup):
     that cannot be written; a reader that wants no more, such as `head`, ends a command without a word."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # of what its encoding lacks, such as a mark in Latin-1
         try:
             return super().main(*args, **kwargs)
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -164,6 +165,39 @@ def test_a_file_that_takes_no_more_is_named(arguments: tuple[str, ...]) -> None:
     code, _, err = run(*arguments, "/dev/full")
     assert code == UNREADABLE
     assert "/dev/full: No space left on device" in err
+
+
+def test_what_the_encoding_of_the_terminal_lacks_is_replaced() -> None:  # F42
+    command = [
+        sys.executable,
+        "-m",
+        "service.cli",
+        "flow",
+        "test",
+        "flows/samples/tests/order.yaml",
+        "-k",
+        "Nobody",
+    ]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, check=False, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert b"? Nobody is free" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("flow", "validate", "--json", ODD),
+        ("flow", "test", "--json", ODD),
+        ("mail", "explain", "--json", "--config", "examples/mail.yaml", ODD),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_name_that_is_no_text_is_told_in_json(arguments: tuple[str, ...], tmp_path: Path) -> None:  # F42
+    file = tmp_path / "od\udcffd.json"
+    file.write_text("{}")
+    _, out, _ = run(*(word.replace(ODD, str(file)) for word in arguments))
+    assert "od\ufffdd.json" in out
 
 
 def test_a_reader_that_has_seen_enough_ends_a_diagram_without_a_word() -> None:  # F42
