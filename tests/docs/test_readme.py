@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +31,23 @@ def test_the_walkthrough_answers_what_the_readme_shows(service: str, tmp_path: P
 def test_the_tutorial_goes_as_it_says(service: str, tmp_path: Path) -> None:  # F6, F9, F27
     ran, compared = follow(TUTORIAL, service, tmp_path)
     assert (ran, compared) >= (10, 10)
+
+
+def test_the_page_about_tries_works_as_it_is_written(service: str, tmp_path: Path) -> None:  # F22, F42
+    """Its conversation is there, and has the entry of the journal that the page asks for."""
+    page = (ROOT / "docs" / "trying.md").read_text(encoding="utf-8")
+    trying, rendering = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    ids = {"contactId": "c-1", "conversationId": "call-17"}
+    bodies = [{"channel": "phone", "flowId": "health-booking", "tag": "prod"}]
+    said = {"ts": "2026-01-15T09:30:00Z", "type": "message", "src": "user", "body": "Buongiorno"}
+    bodies += [{**said, "messageId": f"m-{number}"} for number in range(3)]
+    for body in bodies:
+        route = "handle-utterance" if "body" in body else "handle-new-contact"
+        request = urllib.request.Request(f"{service}/v1/{route}", json.dumps({**ids, **body}).encode())
+        urllib.request.urlopen(request, timeout=10).close()
+    shown = f"""```sh\n{trying}```\n```json\n{{"turn": 2, "channel": "phone"}}\n```
+```sh\n{rendering}```\n```json\n{{"seq": 4, "taskId": "prestazione"}}\n```"""
+    assert follow(shown, service, tmp_path) == (2, 2)
 
 
 def test_the_comparison_notices_a_difference() -> None:
