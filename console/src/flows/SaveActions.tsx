@@ -103,14 +103,14 @@ export function SaveActions({
           }),
         );
       }
-      return made.versionId;
+      return { versionId: made.versionId, kept: document };
     },
-    onSuccess: async (versionId) => {
+    onSuccess: async ({ versionId, kept }) => {
       await queries.fetchQuery({ ...versionsQuery(base.flowId), staleTime: 0 });
       void queries.invalidateQueries({ queryKey: ["flows"], exact: true });
       setPublishing(false);
       setMerging(false);
-      saved(versionId, document);
+      saved(versionId, kept);
     },
   });
   const publish = (event: FormEvent): void => {

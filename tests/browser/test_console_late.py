@@ -1,0 +1,80 @@
+"""What a slow line, a late answer, a second click or leaving meanwhile must not do in the console."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import Page, Route, expect
+
+from tests.browser.console import (
+    IN_A_BROWSER,
+    WITHIN_MS,
+    Console,
+    call,
+    opened_console,
+    published,
+)
+
+pytestmark = IN_A_BROWSER
+
+
+class Held:
+    """Requests that are under way until they are let go."""
+
+    def __init__(self, page: Page, url: str, method: str = "GET") -> None:
+        self.routes: list[Route] = []
+        self._page = page
+        self._method = method
+        self._held = True
+        page.route(url, self._take)
+
+    def _take(self, route: Route) -> None:
+        if self._held and route.request.method == self._method:
+            self.routes.append(route)
+        else:
+            route.fallback()
+
+    def wait(self) -> None:
+        for _ in range(WITHIN_MS // 10):
+            if self.routes:
+                return
+            self._page.wait_for_timeout(10)
+        raise AssertionError("nothing was asked")
+
+    def let_go(self) -> None:
+        self._held = False
+        for route in self.routes:
+            route.continue_()
+
+
+def opened_version(console: Console) -> str:
+    """Opens the graph of the clinic; the id of its flow."""
+    flow_id = published(console.base, "clinic-v1", "clinic-v2")
+    console.open(f"/flows/{flow_id}/versions/clinic-v1")
+    expect(console.page.locator(".task-node")).to_have_count(6)
+    return flow_id
+
+
+def refusing(route: Route, status: int, code: str) -> None:
+    """Answers as the service refuses."""
+    problem = {"type": "about:blank", "title": code, "status": status, "code": code}
+    route.fulfill(status=status, json={**problem, "detail": f"It is {code}.", "errors": []})
+
+
+def test_what_is_changed_while_a_save_is_under_way_is_not_taken_for_saved(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        flow_id = opened_version(console)
+        page = console.page
+        saves = Held(page, "**/versions*", "POST")
+        page.get_by_role("button", name="Add task").click()
+        page.get_by_role("button", name="Save draft").click()
+        saves.wait()
+        page.get_by_label("When to enter it").fill("Written while it was saved.")
+        saves.let_go()
+        page.wait_for_url(lambda url: not url.endswith("clinic-v1"))
+        expect(page.get_by_text("Unsaved changes")).to_be_visible()
+        page.get_by_role("button", name="Save draft").click()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
+        saved = call(console.base, "GET", f"/v1/flows/{flow_id}/versions/{page.url.rpartition('/')[2]}")
+        assert "Written while it was saved." in [task["description"] for task in saved["tasks"]]
+        console.was_clean()
