@@ -10,6 +10,7 @@ from tests.browser.console import (
     IN_A_BROWSER,
     WITHIN_MS,
     Console,
+    a_conversation,
     call,
     opened_console,
     published,
@@ -77,4 +78,43 @@ def test_what_is_changed_while_a_save_is_under_way_is_not_taken_for_saved(tmp_pa
         expect(page.get_by_text("Draft saved")).to_be_visible()
         saved = call(console.base, "GET", f"/v1/flows/{flow_id}/versions/{page.url.rpartition('/')[2]}")
         assert "Written while it was saved." in [task["description"] for task in saved["tasks"]]
+        console.was_clean()
+
+
+def test_who_has_left_while_a_save_was_under_way_is_not_brought_back(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        opened_version(console)
+        page = console.page
+        saves = Held(page, "**/versions*", "POST")
+        page.get_by_role("button", name="Add task").click()
+        page.get_by_role("button", name="Save draft").click()
+        saves.wait()
+        page.get_by_role("banner").get_by_role("link", name="Flows").click()
+        page.get_by_role("dialog").get_by_role("button", name="Leave").click()
+        expect(page.get_by_role("heading", name="Flows", exact=True)).to_be_visible()
+        with page.expect_response("**/v1/flows"):  # the list is read again behind a save
+            saves.let_go()
+        expect(page.get_by_text("1 draft")).to_be_visible()
+        assert page.url.endswith("/console/flows")
+        console.was_clean()
+
+
+def test_a_fork_that_was_left_meanwhile_is_not_gone_to(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        a_conversation(console.base, flow_id)
+        console.open("/conversations/conv-1")
+        forks = Held(page, "**/fork", "POST")
+        page.get_by_role("button", name="Fork").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Id of the new conversation").fill("another")
+        dialog.get_by_role("button", name="Fork").click()
+        forks.wait()
+        dialog.get_by_role("button", name="Cancel").click()
+        page.get_by_role("banner").get_by_role("link", name="Conversations").click()
+        expect(page.get_by_text("Live · 1 conversation")).to_be_visible()
+        forks.let_go()
+        expect(page.get_by_role("link", name="another")).to_be_visible()
+        assert page.url.endswith("/console/conversations")
         console.was_clean()

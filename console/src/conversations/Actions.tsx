@@ -176,14 +176,15 @@ function Fork({ conversation, seq, close }: Props & { readonly close: () => void
           },
         }),
       ),
-    onSuccess: (made) => {
-      close();
-      void navigate(`/conversations/${encodeURIComponent(made.conversationId)}`);
-    },
   });
   const submit = (event: FormEvent): void => {
     event.preventDefault();
-    fork.mutate();
+    fork.mutate(undefined, {
+      onSuccess: (made) => {
+        close();
+        void navigate(`/conversations/${encodeURIComponent(made.conversationId)}`);
+      },
+    });
   };
   return (
     <form className="stack" onSubmit={submit}>

@@ -52,13 +52,16 @@ function FirstVersion({ flowId }: { readonly flowId: string }): ReactNode {
   const queries = useQueryClient();
   const beginning = useMutation({
     mutationFn: () => saved(flowId, starter(say, language)),
-    onSuccess: ({ versionId }) => {
-      void queries.invalidateQueries({ queryKey: ["flows", flowId] });
-      void navigate(`/flows/${encodeURIComponent(flowId)}/versions/${encodeURIComponent(versionId)}`);
-    },
+    onSuccess: () => void queries.invalidateQueries({ queryKey: ["flows", flowId] }),
   });
+  const open = ({ versionId }: { readonly versionId: string }): void =>
+    void navigate(`/flows/${encodeURIComponent(flowId)}/versions/${encodeURIComponent(versionId)}`);
   const begin = (
-    <Button kind="primary" disabled={beginning.isPending} onClick={() => beginning.mutate()}>
+    <Button
+      kind="primary"
+      disabled={beginning.isPending}
+      onClick={() => beginning.mutate(undefined, { onSuccess: open })}
+    >
       {say("begin")}
     </Button>
   );

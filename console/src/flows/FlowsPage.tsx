@@ -129,14 +129,13 @@ function CreateFlow({ open, close }: { readonly open: boolean; readonly close: (
   const [campaignId, setCampaignId] = useState("");
   const creating = useMutation({
     mutationFn: () => reply(client.POST("/v1/flows", { body: { name, campaignId, updatedBy: who.name } })),
-    onSuccess: (made) => {
-      void queries.invalidateQueries({ queryKey: ["flows"] });
-      void navigate(`/flows/${encodeURIComponent(made.id)}`);
-    },
+    onSuccess: () => void queries.invalidateQueries({ queryKey: ["flows"] }),
   });
   const submit = (event: FormEvent): void => {
     event.preventDefault();
-    creating.mutate();
+    creating.mutate(undefined, {
+      onSuccess: (made) => void navigate(`/flows/${encodeURIComponent(made.id)}`),
+    });
   };
   return (
     <Dialog title={say("create")} open={open} close={close}>

@@ -1,5 +1,5 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, lazy, type ReactNode, Suspense, useState } from "react";
+import { type FormEvent, lazy, type ReactNode, Suspense, useEffect, useRef, useState } from "react";
 import { client, reply } from "../api/client";
 import { useText } from "../i18n";
 import { Button, Dialog, Field } from "../shell/kit";
@@ -83,6 +83,13 @@ export function SaveActions({
   const [merging, setMerging] = useState(false);
   const [tag, setTag] = useState("latest");
 
+  const here = useRef(true);
+  useEffect(() => {
+    here.current = true;
+    return () => {
+      here.current = false;
+    };
+  }, []);
   const saving = useMutation({
     mutationFn: async (order: Order) => {
       const path = { flow_id: base.flowId };
@@ -110,7 +117,7 @@ export function SaveActions({
       void queries.invalidateQueries({ queryKey: ["flows"], exact: true });
       setPublishing(false);
       setMerging(false);
-      saved(versionId, kept);
+      if (here.current) saved(versionId, kept); // who has left meanwhile is not brought back
     },
   });
   const publish = (event: FormEvent): void => {
