@@ -118,3 +118,22 @@ def test_a_fork_that_was_left_meanwhile_is_not_gone_to(tmp_path: Path) -> None:
         expect(page.get_by_role("link", name="another")).to_be_visible()
         assert page.url.endswith("/console/conversations")
         console.was_clean()
+
+
+def test_a_merge_that_was_put_off_may_still_be_saved_beside(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = opened_version(console)
+        path = f"/v1/flows/{flow_id}/versions"
+        theirs = call(console.base, "GET", f"{path}/clinic-v2")
+        call(console.base, "POST", path, {**theirs, "_id": "theirs", "draft": True})
+        page.get_by_role("button", name="Add task").click()
+        page.get_by_role("button", name="Save draft").click()
+        meanwhile = page.get_by_role("dialog", name="Someone saved meanwhile")
+        meanwhile.get_by_role("button", name="Merge").click()
+        expect(meanwhile.get_by_role("button", name="Merge")).to_have_count(0)
+        meanwhile.get_by_role("button", name="Close").click()
+        page.get_by_role("button", name="Save draft").click()
+        meanwhile.get_by_role("button", name="Save mine beside it").click()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
+        console.was_clean()

@@ -125,6 +125,10 @@ export function SaveActions({
     saving.mutate({ draft: false, tag: tag.trim(), beside: false });
   };
   const conflict = saving.error instanceof Meanwhile ? saving.error : null;
+  const settle = (): void => {
+    setMerging(false);
+    if (!saving.isPending) saving.reset(); // the dialog also closes because it is saved after all
+  };
   const failed = saving.error !== null && conflict === null ? saving.error : null;
   const again = { ...(saving.variables ?? { draft: true, tag: null }), beside: true };
   return (
@@ -169,10 +173,10 @@ export function SaveActions({
           </div>
         </form>
       </Dialog>
-      <Dialog title={say("notSaved")} open={failed !== null && !publishing} close={saving.reset}>
+      <Dialog title={say("notSaved")} open={failed !== null && !publishing} close={settle}>
         {failed === null ? null : <ErrorState error={failed} did />}
       </Dialog>
-      <Dialog wide title={say("meanwhile")} open={conflict !== null} close={saving.reset}>
+      <Dialog wide title={say("meanwhile")} open={conflict !== null} close={settle}>
         {conflict === null ? null : (
           <div className="stack">
             <p>{say("meanwhileText", { who: conflict.theirs.createdBy })}</p>
@@ -184,8 +188,7 @@ export function SaveActions({
                   ours={document}
                   take={(next) => {
                     merged(next, conflict.theirs);
-                    setMerging(false);
-                    saving.reset();
+                    settle();
                   }}
                 />
               </Suspense>
@@ -195,7 +198,7 @@ export function SaveActions({
                   {say("merge")}
                 </Button>
                 <Button onClick={() => saving.mutate(again)}>{say("saveBeside")}</Button>
-                <Button onClick={saving.reset}>{sayShell("cancel")}</Button>
+                <Button onClick={settle}>{sayShell("cancel")}</Button>
               </div>
             )}
           </div>
