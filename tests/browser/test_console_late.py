@@ -137,3 +137,20 @@ def test_a_merge_that_was_put_off_may_still_be_saved_beside(tmp_path: Path) -> N
         meanwhile.get_by_role("button", name="Save mine beside it").click()
         expect(page.get_by_text("Draft saved")).to_be_visible()
         console.was_clean()
+
+
+def test_what_could_not_be_published_is_told_once(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        opened_version(console)
+        page.route("**/versions?*", lambda route: refusing(route, 503, "away"))
+        publish = page.get_by_role("button", name="Publish")
+        publish.click()
+        dialog = page.get_by_role("dialog", name="Publish")
+        dialog.get_by_role("button", name="Publish").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("It is away.")
+        dialog.get_by_role("button", name="Cancel").click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        publish.click()
+        expect(dialog).to_be_visible()
+        expect(dialog.get_by_role("alert")).to_have_count(0)

@@ -130,6 +130,10 @@ export function SaveActions({
     if (!saving.isPending) saving.reset(); // the dialog also closes because it is saved after all
   };
   const failed = saving.error !== null && conflict === null ? saving.error : null;
+  const unpublished = (): void => {
+    setPublishing(false);
+    if (failed !== null) saving.reset();
+  };
   const again = { ...(saving.variables ?? { draft: true, tag: null }), beside: true };
   return (
     <>
@@ -146,11 +150,7 @@ export function SaveActions({
         {saving.isSuccess && !dirty ? say(saving.variables.draft ? "draftSaved" : "published") : ""}
       </span>
 
-      <Dialog
-        title={say("publish")}
-        open={publishing && conflict === null}
-        close={() => setPublishing(false)}
-      >
+      <Dialog title={say("publish")} open={publishing && conflict === null} close={unpublished}>
         <form className="stack" onSubmit={publish}>
           <p className="quiet">{errors > 0 ? say("publishErrors", { count: errors }) : say("publishText")}</p>
           <Field label={say("tag")} hint={say("tagHint")}>
@@ -169,7 +169,7 @@ export function SaveActions({
             <Button kind="primary" type="submit" disabled={saving.isPending || errors > 0}>
               {say("publish")}
             </Button>
-            <Button onClick={() => setPublishing(false)}>{sayShell("cancel")}</Button>
+            <Button onClick={unpublished}>{sayShell("cancel")}</Button>
           </div>
         </form>
       </Dialog>
