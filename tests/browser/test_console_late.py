@@ -154,3 +154,23 @@ def test_what_could_not_be_published_is_told_once(tmp_path: Path) -> None:
         publish.click()
         expect(dialog).to_be_visible()
         expect(dialog.get_by_role("alert")).to_have_count(0)
+
+
+def test_what_was_saved_is_told_though_the_versions_cannot_be_listed_then(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = opened_version(console)
+        page.get_by_role("button", name="Add task").click()
+        saves = Held(page, "**/versions*", "POST")
+        page.get_by_role("button", name="Save draft").click()
+        saves.wait()
+        page.route("**/versions", lambda route: route.abort())
+        saves.let_go()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
+        first = page.url
+        page.unroute("**/versions")
+        page.get_by_role("button", name="Add task").click()
+        page.get_by_role("button", name="Save draft").click()
+        page.wait_for_url(lambda url: url != first)
+        rows = call(console.base, "GET", f"/v1/flows/{flow_id}/versions")
+        assert [row["parentVersionId"] for row in rows if row["draft"]] == ["clinic-v1", "clinic-v1"]

@@ -12,7 +12,8 @@ const MergeView = lazy(() => import("./MergeView"));
 
 export interface Base {
   readonly flowId: string;
-  /** The version that was opened, or saved last. */
+  readonly versionId: string;
+  /** The version that was opened, or saved last; undefined while the list of versions does not tell it. */
   readonly version: Version | undefined;
   /** Every version that was there then. */
   readonly known: ReadonlySet<string>;
@@ -97,7 +98,8 @@ export function SaveActions({
       const theirs = rows.find((row) => !base.known.has(row.versionId));
       if (theirs !== undefined && !order.beside) throw new Meanwhile(theirs);
       const body = sendable(document, order.draft);
-      const query = placeOf(base, rows, order);
+      const version = base.version ?? rows.find((row) => row.versionId === base.versionId);
+      const query = placeOf({ ...base, version }, rows, order);
       const made = await reply(
         client.POST("/v1/flows/{flow_id}/versions", { params: { path, query }, body }),
       );
@@ -113,7 +115,8 @@ export function SaveActions({
       return { versionId: made.versionId, kept: document };
     },
     onSuccess: async ({ versionId, kept }) => {
-      await queries.fetchQuery({ ...versionsQuery(base.flowId), staleTime: 0 });
+      // It is saved, whether or not the list can be read now.
+      await queries.fetchQuery({ ...versionsQuery(base.flowId), staleTime: 0 }).catch(() => undefined);
       void queries.invalidateQueries({ queryKey: ["flows"], exact: true });
       setPublishing(false);
       setMerging(false);

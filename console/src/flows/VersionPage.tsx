@@ -169,7 +169,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
       >
         {readOnly ? undefined : (
           <SaveActions
-            base={{ flowId, version: mergedWith ?? version, known }}
+            base={{ flowId, versionId, version: mergedWith ?? version, known }}
             document={document}
             dirty={dirty}
             broken={brokenText !== null}
