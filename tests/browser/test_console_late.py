@@ -174,3 +174,44 @@ def test_what_was_saved_is_told_though_the_versions_cannot_be_listed_then(tmp_pa
         page.wait_for_url(lambda url: url != first)
         rows = call(console.base, "GET", f"/v1/flows/{flow_id}/versions")
         assert [row["parentVersionId"] for row in rows if row["draft"]] == ["clinic-v1", "clinic-v1"]
+
+
+def test_a_part_that_cannot_be_fetched_takes_no_work_with_it_and_comes_with_the_connection(
+    tmp_path: Path,
+) -> None:
+    with opened_console(tmp_path) as console:
+        opened_version(console)
+        page = console.page
+        page.get_by_role("button", name="Add task").click()
+        expect(page.get_by_role("region", name="task", exact=True)).to_be_visible()
+        page.context.set_offline(True)
+        with page.expect_event("requestfailed", lambda request: "DocumentView" in request.url):
+            page.get_by_role("tab", name="Document").click()
+        expect(page.get_by_text("Unsaved changes")).to_be_visible()
+        page.context.set_offline(False)
+        expect(page.get_by_role("textbox", name="Document")).to_be_visible()
+
+        page.context.set_offline(True)
+        page.get_by_role("tab", name="Graph").click()
+        expect(page.locator(".task-node")).to_have_count(7)
+        with page.expect_event("requestfailed", lambda request: "OperationsPage" in request.url):
+            page.get_by_role("link", name="Operations").click()
+            page.get_by_role("dialog").get_by_role("button", name="Leave").click()
+        page.context.set_offline(False)
+        expect(page.get_by_role("tab", name="Health")).to_be_visible()
+
+
+def test_the_menu_that_cannot_be_fetched_takes_no_page_with_it(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        menus = Held(page, "**/assets/Settings-*.js")
+        console.open("/flows")
+        menus.wait()
+        expect(page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
+        page.context.set_offline(True)
+        with page.expect_event("requestfailed", lambda request: "/health/" in request.url):
+            menus.routes.pop().abort()
+        menus.let_go()
+        expect(page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
+        page.context.set_offline(False)
+        expect(page.get_by_role("button", name="Settings")).to_be_enabled()

@@ -2,13 +2,14 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { lazy, type ReactNode, Suspense, useId } from "react";
 import { client, reply, type Schemas } from "../api/client";
 import { useText } from "../i18n";
+import { fetched } from "../shell/fetched";
 import { Badge, Field } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState, Loading } from "../shell/states";
 import { nameOf, sendable, type Task, tasksOf, type VersionDocument } from "./document";
 import { useQuiet } from "./verdict";
 
-const TemplateEditor = lazy(() => import("./TemplateEditor"));
+const TemplateEditor = lazy(() => fetched(() => import("./TemplateEditor")));
 
 type Text = Schemas["PreviewedText"];
 

@@ -2,13 +2,14 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, lazy, type ReactNode, Suspense, useEffect, useRef, useState } from "react";
 import { client, reply } from "../api/client";
 import { useText } from "../i18n";
+import { fetched } from "../shell/fetched";
 import { Button, Dialog, Field } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState, Loading } from "../shell/states";
 import { sendable, type VersionDocument } from "./document";
 import { type Version, versionsOf, versionsQuery } from "./queries";
 
-const MergeView = lazy(() => import("./MergeView"));
+const MergeView = lazy(() => fetched(() => import("./MergeView")));
 
 export interface Base {
   readonly flowId: string;

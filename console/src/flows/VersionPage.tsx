@@ -15,6 +15,7 @@ import { Link, useBlocker, useNavigate, useParams } from "react-router";
 import { refusal } from "../api/client";
 import { useText } from "../i18n";
 import { Boundary } from "../shell/ErrorBoundary";
+import { fetched } from "../shell/fetched";
 import { Badge, Button, Dialog, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
@@ -31,8 +32,8 @@ import { TaskPanel } from "./TaskPanel";
 import { marksOf, useVerdict } from "./verdict";
 import "./flows.css";
 
-const Canvas = lazy(() => import("./Canvas"));
-const DocumentView = lazy(() => import("./DocumentView"));
+const Canvas = lazy(() => fetched(() => import("./Canvas")));
+const DocumentView = lazy(() => fetched(() => import("./DocumentView")));
 
 /** A version that is looked at and worked on. What is saved is another version, on which the same work goes on. */
 export default function VersionPage(): ReactNode {
@@ -237,17 +238,19 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
             </Tabs.Content>
             <Tabs.Content value="document" className="view" tabIndex={-1}>
               <Suspense fallback={<Loading />}>
-                <DocumentView
-                  document={document}
-                  typed={typed}
-                  type={(text, as) => act({ do: "type", text, as })}
-                  undo={undo}
-                  redo={redo}
-                  problems={verdict.problems}
-                  schema={schema}
-                  wanted={wantedPlace}
-                  readOnly={readOnly}
-                />
+                <Boundary place={document}>
+                  <DocumentView
+                    document={document}
+                    typed={typed}
+                    type={(text, as) => act({ do: "type", text, as })}
+                    undo={undo}
+                    redo={redo}
+                    problems={verdict.problems}
+                    schema={schema}
+                    wanted={wantedPlace}
+                    readOnly={readOnly}
+                  />
+                </Boundary>
               </Suspense>
             </Tabs.Content>
           </Tabs.Root>

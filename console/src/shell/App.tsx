@@ -6,14 +6,15 @@ import FlowsPage from "../flows/FlowsPage";
 import { type Dictionary, dictionaryOf, type Language, languageOf, SpeechContext } from "../i18n";
 import { english } from "../i18n/en";
 import { ErrorBoundary } from "./ErrorBoundary";
+import { fetched } from "./fetched";
 import { Layout } from "./Layout";
 import { Session } from "./Session";
 import { Loading, NotFound } from "./states";
 
 /** A page of its own file; that of the address is fetched at once, not only when the session is known. */
 function page(address: RegExp, load: () => Promise<{ default: ComponentType }>): ComponentType {
-  if (address.test(window.location.pathname)) void load();
-  return lazy(load);
+  if (address.test(window.location.pathname)) load().catch(() => undefined);
+  return lazy(() => fetched(load));
 }
 
 const FlowPage = page(/\/flows\/[^/]+$/, () => import("../flows/FlowPage"));

@@ -1,11 +1,12 @@
 import { lazy, type ReactNode, Suspense } from "react";
 import { NavLink } from "react-router";
 import { useText } from "../i18n";
+import { fetched } from "./fetched";
 import { Button } from "./kit";
 import { useSession } from "./Session";
 
 /** After the page itself: menus are a quarter of what it would take to show the first one. */
-const Settings = lazy(() => import("./Settings"));
+const Settings = lazy(() => fetched(() => import("./Settings")));
 
 /** The bar with the main navigation, at the bottom of narrow screens, and the page. */
 export function Layout({ children }: { readonly children: ReactNode }): ReactNode {
