@@ -215,3 +215,28 @@ def test_the_menu_that_cannot_be_fetched_takes_no_page_with_it(tmp_path: Path) -
         expect(page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
         page.context.set_offline(False)
         expect(page.get_by_role("button", name="Settings")).to_be_enabled()
+
+
+def test_arranging_takes_back_nothing_that_was_done_meanwhile(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        path = f"/v1/flows/{flow_id}/versions"
+        document = call(console.base, "GET", f"{path}/clinic-v1")
+        places = {task["_id"]: {"x": 300 * n, "y": 150 * (n % 3)} for n, task in enumerate(document["tasks"])}
+        changes = {"draft": True, "uiMetadata": {"positions": places}}
+        call(console.base, "POST", path, {**document, "_id": "placed", **changes})
+        engine = Held(page, "**/assets/elk-worker*")
+        console.open(f"/flows/{flow_id}/versions/placed")
+        nodes = page.locator(".task-node")
+        expect(nodes).to_have_count(6)
+        page.get_by_role("button", name="Arrange").click()
+        engine.wait()
+        page.get_by_role("button", name="Add task").click()
+        expect(nodes).to_have_count(7)
+        first = page.locator(".react-flow__node[data-id=reception]")
+        before = first.get_attribute("style") or ""
+        engine.let_go()
+        expect(first).not_to_have_attribute("style", before)
+        expect(nodes).to_have_count(7)
+        console.was_clean()

@@ -11,7 +11,16 @@ import {
   ReactFlowProvider,
   useReactFlow,
 } from "@xyflow/react";
-import { type KeyboardEvent, type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import {
+  type KeyboardEvent,
+  type ReactNode,
+  useCallback,
+  useEffect,
+  useLayoutEffect,
+  useMemo,
+  useRef,
+  useState,
+} from "react";
 import { useText } from "../i18n";
 import { Button } from "../shell/kit";
 import {
@@ -25,6 +34,7 @@ import {
   placed,
   positionsOf,
   type Task,
+  taskById,
   tasksOf,
   type VersionDocument,
   withoutTasks,
@@ -192,8 +202,20 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
       nodes: nodes.filter((node) => node.selected),
       edges: edges.filter((edge) => edge.selected),
     });
+  // What is arranged is the document of when that is done; null while it is not to be changed.
+  const changeable = useRef<VersionDocument | null>(null);
+  useLayoutEffect(() => {
+    changeable.current = readOnly ? null : document;
+    return () => {
+      changeable.current = null;
+    };
+  }, [document, readOnly]);
   const arrange = async (): Promise<void> => {
-    change(placed(document, await arranged(document)));
+    const found = await arranged(document);
+    const now = changeable.current;
+    if (now === null) return;
+    const there = Object.entries(found).filter(([id]) => taskById(now, id) !== undefined);
+    change(placed(now, Object.fromEntries(there)));
     void flow.fitView({ duration: 200 });
   };
 
