@@ -15,6 +15,7 @@ from tests.browser.console import (
     opened_console,
     published,
 )
+from tests.browser.test_console_keys import ADMIN, with_keys
 
 pytestmark = IN_A_BROWSER
 
@@ -240,3 +241,25 @@ def test_arranging_takes_back_nothing_that_was_done_meanwhile(tmp_path: Path) ->
         expect(first).not_to_have_attribute("style", before)
         expect(nodes).to_have_count(7)
         console.was_clean()
+
+
+def test_a_conversation_is_followed_again_by_the_next_key_and_once_the_store_is_back(tmp_path: Path) -> None:
+    with with_keys(tmp_path) as (console, _):
+        page = console.page
+        answers = [401, 503]
+
+        def away(route: Route) -> None:
+            if answers:
+                refusing(route, answers.pop(0), "away")
+            else:
+                route.continue_()
+
+        page.route("**/stream?*", away)
+        console.open("/conversations/conv-1")
+        page.get_by_label("API key").fill(ADMIN)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_text("Your key is no longer accepted.")).to_be_visible()
+        page.get_by_label("API key").fill(ADMIN)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        assert answers == []

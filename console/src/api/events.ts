@@ -1,5 +1,5 @@
 /** Server-sent events by `fetch`: an `EventSource` cannot send a key. */
-import { authorization, ConnectionLost, refusal } from "./client";
+import { authorization, ConnectionLost, Refused, refusal } from "./client";
 
 export interface ServerEvent {
   readonly event: string;
@@ -56,7 +56,8 @@ export async function follow({ path, take, live, signal }: Following): Promise<v
       if (await ended(response, take)) return;
     } catch (error) {
       if (signal.aborted) return;
-      if (!(error instanceof ConnectionLost || error instanceof TypeError)) throw error;
+      const away = error instanceof Refused && error.status >= 500;
+      if (!(away || error instanceof ConnectionLost || error instanceof TypeError)) throw error;
     } finally {
       live(false);
     }

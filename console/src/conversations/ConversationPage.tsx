@@ -1,10 +1,10 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Tabs } from "radix-ui";
-import { type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import { type ReactNode, useContext, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useParams, useSearchParams } from "react-router";
 import type { Schemas } from "../api/client";
 import { useMoment, useSpeech, useText } from "../i18n";
-import { Badge, Button, PageHead } from "../shell/kit";
+import { Badge, Button, Covered, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState, Loading, ScopeMissing } from "../shell/states";
 import { Actions } from "./Actions";
@@ -108,12 +108,13 @@ function OneConversation({ id }: { readonly id: string }): ReactNode {
 function useFollowedJournal(id: string, ready: boolean): boolean {
   const queries = useQueryClient();
   const [live, setLive] = useState(false);
+  const covered = useContext(Covered); // a stream that a key has ended begins again with the next one
   useEffect(() => {
-    if (!ready) return;
+    if (!ready || covered) return;
     const stop = new AbortController();
     followJournal(queries, id, setLive, stop.signal).catch(() => setLive(false));
     return () => stop.abort();
-  }, [queries, id, ready]);
+  }, [queries, id, ready, covered]);
   return live;
 }
 
