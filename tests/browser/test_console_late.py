@@ -15,7 +15,7 @@ from tests.browser.console import (
     opened_console,
     published,
 )
-from tests.browser.test_console_keys import ADMIN, with_keys
+from tests.browser.test_console_keys import ADMIN, DESIGNER, NEW_DESIGNER, signed_in, with_keys
 
 pytestmark = IN_A_BROWSER
 
@@ -263,3 +263,24 @@ def test_a_conversation_is_followed_again_by_the_next_key_and_once_the_store_is_
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
         assert answers == []
+
+
+def test_a_late_refusal_of_the_key_before_does_not_end_the_session_of_the_next(tmp_path: Path) -> None:
+    with with_keys(tmp_path) as (console, flow_id):
+        page = console.page
+        signed_in(console, f"/flows/{flow_id}/versions/clinic-v1", DESIGNER)
+        expect(page.locator(".task-node")).to_have_count(6)
+        late = Held(page, "**/simulations", "POST")
+        panel = page.get_by_role("region", name="Simulated users")
+        panel.get_by_role("heading", name="Simulated users").click()
+        panel.get_by_role("button", name="Simulate", exact=True).click()
+        late.wait()
+        page.route("**/try", lambda route: refusing(route, 401, "unauthorized"))
+        page.get_by_role("textbox", name="Message").fill("Hello")
+        page.get_by_role("button", name="Send").click()
+        page.get_by_label("API key").fill(NEW_DESIGNER)
+        page.get_by_role("button", name="Sign in").click()
+        expect(panel).to_be_visible()
+        refusing(late.routes[0], 401, "unauthorized")
+        expect(panel.get_by_role("alert")).to_be_visible()
+        expect(page.get_by_label("API key")).to_have_count(0)

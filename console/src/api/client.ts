@@ -33,6 +33,11 @@ export function sendKey(next: string | null): void {
   key = next;
 }
 
+/** A key was refused that was taken before: the session ends. */
+export function keyRefused(): void {
+  expired();
+}
+
 /** What happens when a key is refused that was taken before. */
 export function whenKeyExpires(act: () => void): void {
   expired = act;
@@ -46,6 +51,11 @@ const withKey: Middleware = {
   onRequest({ request }) {
     if (key !== null) request.headers.set("Authorization", `Bearer ${key}`);
     return request;
+  },
+  onResponse({ request, response }) {
+    // A late answer to the key before says nothing of the one that is sent now.
+    const sent = request.headers.get("Authorization");
+    if (response.status === 401 && sent === (authorization().Authorization ?? null)) expired();
   },
 };
 
@@ -79,9 +89,8 @@ export async function reply<T>(call: Promise<Answer<T>>): Promise<T> {
   throw refusal(answer.response.status, answer.error);
 }
 
-/** The error of a reply that is none of success. A 401 also ends the session. */
+/** The error of a reply that is none of success. */
 export function refusal(status: number, body: unknown): Error {
-  if (status === 401) expired();
   if (isProblem(body)) return new Refused(status, body);
   if (status >= 500) return new ConnectionLost(`HTTP ${status}`);
   const detail = typeof body === "string" && body !== "" ? body : `HTTP ${status}`;

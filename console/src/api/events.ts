@@ -1,5 +1,5 @@
 /** Server-sent events by `fetch`: an `EventSource` cannot send a key. */
-import { authorization, ConnectionLost, Refused, refusal } from "./client";
+import { authorization, ConnectionLost, keyRefused, Refused, refusal } from "./client";
 
 export interface ServerEvent {
   readonly event: string;
@@ -50,6 +50,7 @@ export async function follow({ path, take, live, signal }: Following): Promise<v
       const headers = { ...authorization(), Accept: "text/event-stream" };
       const response = await fetch(path(), { headers, signal });
       if (response.status === 204) return;
+      if (response.status === 401) keyRefused();
       if (!response.ok) throw refusal(response.status, await response.json().catch(() => null));
       live(true);
       failures = 0;
