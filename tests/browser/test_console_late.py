@@ -284,3 +284,23 @@ def test_a_late_refusal_of_the_key_before_does_not_end_the_session_of_the_next(t
         refusing(late.routes[0], 401, "unauthorized")
         expect(panel.get_by_role("alert")).to_be_visible()
         expect(page.get_by_label("API key")).to_have_count(0)
+
+
+def test_one_key_is_tried_at_a_time(tmp_path: Path) -> None:
+    """The late refusal of a mistyped one took the right one with it."""
+    with with_keys(tmp_path) as (console, _):
+        page = console.page
+        console.open("/flows")
+        key = page.get_by_label("API key")
+        key.fill("a mistyped one")
+        asked = Held(page, "**/v1/key")
+        key.press("Enter")
+        asked.wait()
+        key.fill(DESIGNER)
+        key.press("Enter")
+        expect(page.get_by_role("button", name="Sign in")).to_be_disabled()
+        asked.let_go()
+        expect(page.get_by_text("This key is not known here.")).to_be_visible()
+        expect(key).to_have_value(DESIGNER)
+        key.press("Enter")
+        expect(page.get_by_role("link", name="Clinic")).to_be_visible()

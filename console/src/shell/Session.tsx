@@ -84,6 +84,7 @@ function SignIn({
   const [kept, setKept] = useState(false);
   const [failure, setFailure] = useState<Error | null>(null);
   const [impossible, setImpossible] = useState(false);
+  const [asking, setAsking] = useState(false);
 
   const submit = async (event: FormEvent): Promise<void> => {
     event.preventDefault();
@@ -91,6 +92,7 @@ function SignIn({
     const unsendable = /[^\x20-\x7e\xa0-\xff]/.test(key.trim());
     setImpossible(unsendable);
     if (unsendable) return;
+    setAsking(true); // one key at a time: the answer to another one would be taken for this one's
     takeKey(key.trim(), kept);
     try {
       queries.setQueryData(["who"], await who());
@@ -98,6 +100,7 @@ function SignIn({
     } catch (error) {
       forgetKey();
       setFailure(error instanceof Error ? error : new Error(String(error)));
+      setAsking(false);
     }
   };
   const refused = impossible || (failure instanceof Refused && failure.status === 401);
@@ -123,7 +126,7 @@ function SignIn({
           {say("keepKey")}
         </label>
         {failure !== null && !refused ? <ErrorState error={failure} did /> : null}
-        <Button kind="primary" type="submit">
+        <Button kind="primary" type="submit" disabled={asking}>
           {say("signIn")}
         </Button>
       </form>
