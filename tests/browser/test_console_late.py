@@ -304,3 +304,20 @@ def test_one_key_is_tried_at_a_time(tmp_path: Path) -> None:
         expect(key).to_have_value(DESIGNER)
         key.press("Enter")
         expect(page.get_by_role("link", name="Clinic")).to_be_visible()
+
+
+def test_a_filter_keeps_the_space_before_a_pause(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        console.open("/conversations")
+        task = page.get_by_label("Task")
+        task.press_sequentially("visita ")
+        page.wait_for_url("**?task=visita")
+        clear = page.get_by_role("button", name="Clear the filters")
+        expect(clear).to_be_visible()
+        task.press_sequentially("perché")
+        page.wait_for_url("**?task=visita+perch*")
+        expect(task).to_have_value("visita perché")
+        clear.click()
+        expect(task).to_have_value("")
+        console.was_clean()

@@ -175,10 +175,18 @@ function Typed(props: {
   const [text, setText] = useState(value);
   const latest = useRef(set);
   latest.current = set;
-  useEffect(() => setText(value), [value]);
+  const own = useRef(value); // what was taken over from here: meanwhile more may have been typed
+  useEffect(() => {
+    if (value === own.current) return;
+    own.current = value;
+    setText(value);
+  }, [value]);
   useEffect(() => {
     if (text.trim() === value) return;
-    const timer = setTimeout(() => latest.current(text.trim()), TYPED_FOR_MS);
+    const timer = setTimeout(() => {
+      own.current = text.trim();
+      latest.current(own.current);
+    }, TYPED_FOR_MS);
     return () => clearTimeout(timer);
   }, [text, value]);
   return (
