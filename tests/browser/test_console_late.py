@@ -321,3 +321,47 @@ def test_a_filter_keeps_the_space_before_a_pause(tmp_path: Path) -> None:
         clear.click()
         expect(task).to_have_value("")
         console.was_clean()
+
+
+def test_a_talk_that_was_started_over_does_not_come_back_with_a_late_answer(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        opened_version(console)
+        page = console.page
+        talk = page.get_by_role("region", name="Talk")
+        message = talk.get_by_role("textbox", name="Message")
+        message.fill("Hello")
+        message.press("Enter")
+        expect(talk.get_by_role("log")).to_contain_text("Hello")
+        turns = Held(page, "**/try/*", "POST")
+        message.fill("I want a visit")
+        message.press("Enter")
+        turns.wait()
+        talk.get_by_role("button", name="Start over").click()
+        message.fill("Good morning")
+        message.press("Enter")
+        turns.let_go()
+        log = talk.get_by_role("log")
+        expect(log).to_contain_text("Good morning")
+        expect(log).not_to_contain_text("I want a visit")
+        expect(talk.get_by_role("status").first).to_contain_text("reception")
+        console.was_clean()
+
+
+def test_a_way_is_taken_once_however_often_it_is_clicked(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        opened_version(console)
+        page = console.page
+        talk = page.get_by_role("region", name="Talk")
+        message = talk.get_by_role("textbox", name="Message")
+        message.fill("Hello")
+        message.press("Enter")
+        way = talk.get_by_role("button", name="→ supervised")
+        expect(way).to_be_enabled()
+        turns = Held(page, "**/try/*", "POST")
+        way.click()
+        turns.wait()
+        expect(way).to_be_disabled()
+        turns.let_go()
+        expect(talk.get_by_role("status").first).to_contain_text("supervised")
+        expect(talk.get_by_role("log")).to_contain_text("Hello")
+        console.was_clean()

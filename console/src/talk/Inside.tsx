@@ -4,7 +4,15 @@ import { Badge, Button } from "../shell/kit";
 import { shownValue, type Try, type Turn } from "./tries";
 
 /** What the engine knows and would send at this point of a try. */
-export function Inside({ now, send }: { readonly now: Try; readonly send: (turn: Turn) => void }): ReactNode {
+export function Inside({
+  now,
+  send,
+  busy,
+}: {
+  readonly now: Try;
+  readonly send: (turn: Turn) => void;
+  readonly busy: boolean;
+}): ReactNode {
   const say = useText("talk");
   const known = now.memory.filter((each) => each.value !== null);
   return (
@@ -16,7 +24,7 @@ export function Inside({ now, send }: { readonly now: Try; readonly send: (turn:
             <li key={task.taskId}>
               <Button
                 kind="bare"
-                disabled={now.status !== "active"}
+                disabled={busy || now.status !== "active"}
                 onClick={() => send({ changeTask: task.name })}
               >
                 → {task.name}

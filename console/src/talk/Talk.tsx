@@ -55,7 +55,7 @@ export function Talk({ flowId, versionId, document, dirty, errors, active, cover
       ) : (
         <ComeBack now={now} send={send} busy={going.isPending} />
       )}
-      {now === null ? null : <Inside now={now} send={send} />}
+      {now === null ? null : <Inside now={now} send={send} busy={going.isPending} />}
       <FlowTests flowId={flowId} versionId={versionId} dirty={dirty} now={now} covered={covered} />
     </section>
   );

@@ -1,6 +1,6 @@
 /** A try as the talk goes on with it: begun by the first message, one turn each. */
 import { useMutation } from "@tanstack/react-query";
-import { useState } from "react";
+import { useRef, useState } from "react";
 import { client, reply, type Schemas } from "../api/client";
 import { sendable, type VersionDocument } from "../flows/document";
 
@@ -40,23 +40,30 @@ function begun(flowId: string, document: VersionDocument, channel: Channel | und
 
 export function useTry(flowId: string, document: VersionDocument, told: (now: Try | null) => void) {
   const [talking, setTalking] = useState(SILENT);
+  const nth = useRef(0);
   const going = useMutation({
     mutationFn: async ({ turn, channel }: { turn?: Turn; channel?: Channel }) => {
+      const mine = nth.current;
+      // What comes of a talk that was started over meanwhile is no longer shown.
+      const show = (next: Talking): void => {
+        if (mine !== nth.current) return;
+        setTalking(next);
+        told(next.now);
+      };
       let known = talking;
       if (known.now === null) known = followed(SILENT, await begun(flowId, document, channel), document);
-      setTalking(known);
+      show(known);
       if (turn !== undefined && known.now !== null) {
         const path = { flow_id: flowId, try_id: known.now.tryId };
         const next = await reply(
           client.POST("/v1/flows/{flow_id}/try/{try_id}", { params: { path }, body: turn }),
         );
-        known = followed(known, next, known.of ?? document);
-        setTalking(known);
+        show(followed(known, next, known.of ?? document));
       }
-      told(known.now);
     },
   });
   const forget = (): void => {
+    nth.current += 1;
     setTalking(SILENT);
     going.reset();
     told(null);
