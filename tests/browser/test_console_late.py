@@ -365,3 +365,24 @@ def test_a_way_is_taken_once_however_often_it_is_clicked(tmp_path: Path) -> None
         expect(talk.get_by_role("status").first).to_contain_text("supervised")
         expect(talk.get_by_role("log")).to_contain_text("Hello")
         console.was_clean()
+
+
+def test_a_late_promotion_closes_no_dialog_that_was_opened_meanwhile(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1", "clinic-v2")
+        console.open(f"/flows/{flow_id}/publishing")
+        puts = Held(page, "**/tags/prod", "PUT")
+        card = page.get_by_role("region", name="prod")
+        card.get_by_role("button", name="Promote").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Promote").click()
+        puts.wait()
+        dialog.get_by_role("button", name="Cancel").click()
+        card.get_by_role("button", name="Split").click()
+        weight = dialog.get_by_label("Weight").first
+        weight.fill("70")
+        puts.let_go()
+        expect(card.locator("strong", has_text="clinic-v2")).to_be_attached()
+        expect(weight).to_have_value("70")
+        console.was_clean()

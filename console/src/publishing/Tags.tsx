@@ -46,7 +46,7 @@ export function Tags({ flow, versions }: OfFlow): ReactNode {
   );
 }
 
-function usePutTag(flowId: string, done: () => void) {
+function usePutTag(flowId: string) {
   const queries = useQueryClient();
   const { who } = useSession();
   return useMutation({
@@ -61,7 +61,6 @@ function usePutTag(flowId: string, done: () => void) {
       for (const key of ["flows", "flow-history", "outcomes"]) {
         void queries.invalidateQueries({ queryKey: [key] });
       }
-      done();
     },
   });
 }
@@ -116,10 +115,10 @@ function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close
   const sayShell = useText("shell");
   const [name, setName] = useState(tag?.tag ?? "");
   const [versionId, setVersionId] = useState(versions[0] ?? "");
-  const put = usePutTag(flow.id, close);
+  const put = usePutTag(flow.id);
   const submit = (event: FormEvent): void => {
     event.preventDefault();
-    put.mutate({ tag: name.trim(), versionId });
+    put.mutate({ tag: name.trim(), versionId }, { onSuccess: close });
   };
   return (
     <form className="stack" onSubmit={submit}>
@@ -159,7 +158,7 @@ function RollBack(props: {
   const { flow, tag, before, close } = props;
   const say = useText("publishing");
   const sayShell = useText("shell");
-  const put = usePutTag(flow.id, close);
+  const put = usePutTag(flow.id);
   return (
     <div className="stack">
       <p>{say("rollBackIntro", { tag: tag.tag, version: namedVersion(flow, before) })}</p>
@@ -168,7 +167,7 @@ function RollBack(props: {
         <Button
           kind="primary"
           disabled={put.isPending}
-          onClick={() => put.mutate({ tag: tag.tag, versionId: before })}
+          onClick={() => put.mutate({ tag: tag.tag, versionId: before }, { onSuccess: close })}
         >
           {say("rollBackTo", { version: before })}
         </Button>
@@ -192,13 +191,13 @@ function SplitForm({ flow, versions, tag, close }: OfTag & { readonly close: () 
   const [metric, setMetric] = useState<Metric>((tag.guard?.metric as Metric | undefined) ?? "refused");
   const [worseBy, setWorseBy] = useState(tag.guard?.worseBy ?? 0.2);
   const [minimum, setMinimum] = useState(tag.guard?.minimum ?? 40);
-  const put = usePutTag(flow.id, close);
+  const put = usePutTag(flow.id);
   const change = (index: number, part: Partial<Side>): void =>
     setSides(sides.map((side, each) => (each === index ? { ...side, ...part } : side)));
   const submit = (event: FormEvent): void => {
     event.preventDefault();
     const guard = guarded ? { guard: { metric, worseBy, minimum } } : {};
-    put.mutate({ tag: tag.tag, split: [...sides], ...guard });
+    put.mutate({ tag: tag.tag, split: [...sides], ...guard }, { onSuccess: close });
   };
   const shares = sharesOf(sides);
   return (
