@@ -386,3 +386,19 @@ def test_a_late_promotion_closes_no_dialog_that_was_opened_meanwhile(tmp_path: P
         expect(card.locator("strong", has_text="clinic-v2")).to_be_attached()
         expect(weight).to_have_value("70")
         console.was_clean()
+
+
+def test_simulated_users_stop_when_their_page_is_left(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        opened_version(console)
+        runs = Held(page, "**/simulations", "POST")
+        panel = page.get_by_role("region", name="Simulated users")
+        panel.get_by_role("heading", name="Simulated users").click()
+        panel.get_by_label("Runs").fill("3")
+        panel.get_by_role("button", name="Simulate", exact=True).click()
+        runs.wait()
+        with page.expect_event("requestfailed", lambda request: request.url.endswith("/simulations")):
+            page.get_by_role("link", name="Conversations").click()
+        expect(page.get_by_role("heading", name="There are no conversations yet")).to_be_visible()
+        console.was_clean()

@@ -1,5 +1,5 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
-import { type ChangeEvent, type ReactNode, useId, useRef, useState } from "react";
+import { type ChangeEvent, type ReactNode, useEffect, useId, useRef, useState } from "react";
 import { refusal } from "../api/client";
 import type { VersionDocument } from "../flows/document";
 import { withValueAt } from "../flows/document";
@@ -59,6 +59,7 @@ export function Simulations({ flowId, document, jump }: SimulationsProps): React
   const [done, setDone] = useState<Simulated | null>(null);
   const [run, setRun] = useState(0);
   const stopping = useRef<AbortController | null>(null);
+  useEffect(() => () => stopping.current?.abort(), []);
   const reading = useMutation({
     mutationFn: (personaYaml: string) => simulate(flowId, document, { personaYaml, runs: 0 }),
     onSuccess: ({ persona }) => setOrder((before) => ({ ...before, persona })),
