@@ -402,3 +402,20 @@ def test_simulated_users_stop_when_their_page_is_left(tmp_path: Path) -> None:
             page.get_by_role("link", name="Conversations").click()
         expect(page.get_by_role("heading", name="There are no conversations yet")).to_be_visible()
         console.was_clean()
+
+
+def test_what_was_refused_is_what_is_tried_again(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        a_conversation(console.base, flow_id)
+        for refused, path, shown in (
+            ("**/journal?*", "/conversations/conv-1", page.get_by_role("region", name="Timeline")),
+            ("**/v1/flows", f"/flows/{flow_id}/publishing", page.get_by_role("region", name="prod")),
+        ):
+            page.route(refused, lambda route: refusing(route, 503, "away"))
+            console.open(path)
+            expect(page.get_by_text("It is away.")).to_be_visible()
+            page.unroute(refused)
+            page.get_by_role("button", name="Try again").click()
+            expect(shown).to_be_visible()

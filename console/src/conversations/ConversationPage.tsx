@@ -50,16 +50,16 @@ function OneConversation({ id }: { readonly id: string }): ReactNode {
     setAddress(next === latest ? {} : { at: String(next) }, { replace: true });
 
   const failed = conversation.error ?? journal.error;
+  const retry = (): void => {
+    void conversation.refetch();
+    void journal.refetch();
+  };
   const trail = <Link to="/conversations">{say("title")}</Link>;
   if (conversation.data === undefined || journal.data === undefined) {
     return (
       <>
         <PageHead title={id} trail={trail} />
-        {failed === null ? (
-          <Loading />
-        ) : (
-          <ErrorState error={failed} retry={() => void conversation.refetch()} />
-        )}
+        {failed === null ? <Loading /> : <ErrorState error={failed} retry={retry} />}
       </>
     );
   }

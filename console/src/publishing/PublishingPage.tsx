@@ -27,7 +27,11 @@ export default function PublishingPage(): ReactNode {
   if (!may("designer")) return <ScopeMissing scope="designer" />;
   const error = flows.error ?? versions.error;
   if (flows.data === undefined || versions.data === undefined) {
-    return error === null ? <Loading /> : <ErrorState error={error} retry={() => void versions.refetch()} />;
+    const retry = (): void => {
+      void flows.refetch();
+      void versions.refetch();
+    };
+    return error === null ? <Loading /> : <ErrorState error={error} retry={retry} />;
   }
   const flow = flows.data.find((each) => each.id === flowId);
   if (flow === undefined) return <NotFound />;
