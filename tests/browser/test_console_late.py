@@ -419,3 +419,20 @@ def test_what_was_refused_is_what_is_tried_again(tmp_path: Path) -> None:
             page.unroute(refused)
             page.get_by_role("button", name="Try again").click()
             expect(shown).to_be_visible()
+
+
+def test_a_replay_is_shown_of_the_version_that_it_was_of(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1", "clinic-v2")
+        a_conversation(console.base, flow_id)
+        console.open("/conversations/conv-1")
+        page.get_by_role("button", name="Replay").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Replay", exact=True).click()
+        expect(dialog.get_by_text("The same path")).to_be_visible()
+        dialog.get_by_role("combobox", name="Version").select_option("clinic-v2")
+        expect(dialog.get_by_text("The same path")).to_have_count(0)
+        dialog.get_by_role("button", name="Replay", exact=True).click()
+        expect(dialog.get_by_text("Prompts differ at entries")).to_be_visible()
+        console.was_clean()

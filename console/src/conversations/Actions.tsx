@@ -210,21 +210,21 @@ function Replay({ conversation }: Props): ReactNode {
   const say = useText("conversations");
   const [versionId, setVersionId] = useState(conversation.versionId);
   const replay = useMutation({
-    mutationFn: () =>
+    mutationFn: (on: string) =>
       reply(
         client.POST("/v1/flows/{flow_id}/versions/{version_id}/replays", {
-          params: { path: { flow_id: conversation.flowId, version_id: versionId } },
+          params: { path: { flow_id: conversation.flowId, version_id: on } },
           body: { conversations: [conversation.conversationId] },
         }),
       ),
   });
-  const row = replay.data?.conversations[0];
+  const row = replay.variables === versionId ? replay.data?.conversations[0] : undefined;
   return (
     <div className="stack">
       <p className="quiet">{say("replayIntro")}</p>
       <VersionChoice flowId={conversation.flowId} value={versionId} set={setVersionId} />
       <div className="row">
-        <Button kind="primary" disabled={replay.isPending} onClick={() => replay.mutate()}>
+        <Button kind="primary" disabled={replay.isPending} onClick={() => replay.mutate(versionId)}>
           {say("replay")}
         </Button>
       </div>
