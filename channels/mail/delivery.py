@@ -17,10 +17,16 @@ from typing import Any, Final, cast
 import structlog
 
 from channels.mail import config, message, runs, smtp
-from channels.mail.imap import FetchedMail, FolderRefused, FolderState, ImapConnection, UidsChanged
+from channels.mail.imap import (
+    CommandRefused,
+    FetchedMail,
+    FolderRefused,
+    FolderState,
+    ImapConnection,
+    UidsChanged,
+)
 from channels.mail.ports import UNKNOWN, Delivery, OutgoingMail
 from channels.mail.state import MailboxState, OutboxState
-from flow_engine.errors import CallTheOperator
 
 SMTP_PAUSES_S: Final = (0.5, 2.0)
 """Before the second and the third attempt at a server that was away or busy."""
@@ -98,7 +104,7 @@ class ImapMailbox:
                 uid_validity=place.uid_validity,
                 most_bytes=message.fetched_bytes(self._most_bytes),
             )
-        except (UidsChanged, CallTheOperator):  # refused: the folder is gone
+        except (UidsChanged, CommandRefused):  # refused: the folder is gone
             return ()
 
     async def thread(self, message_ids: Sequence[str]) -> Sequence[bytes]:
@@ -143,7 +149,7 @@ class ImapMailbox:
 
     async def mark(self, flags: Collection[str]) -> None:
         """What the server refuses to set, such as keywords where it keeps none, is logged and left out; so is
-        everything for a mail that is gone."""
+        everything for a mail that is gone. Raises CallTheOperator where the mailbox cannot be opened."""
         for _ in range(2):
             place = self._place
             try:
@@ -153,7 +159,7 @@ class ImapMailbox:
                 return
             except UidsChanged:
                 await self.raw()
-            except CallTheOperator as refused:
+            except CommandRefused as refused:
                 log.warning("flags_refused", mailbox=self._parts.box.name, code=refused.code)
                 return
         log.warning("mail_gone", mailbox=self._parts.box.name)

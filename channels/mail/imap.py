@@ -64,15 +64,19 @@ class UidsChanged(Exception):
     """The folder has another UIDVALIDITY than the one the caller knows: its UIDs stand for nothing now."""
 
 
-class FolderRefused(CallTheOperator):
+class CommandRefused(CallTheOperator):
+    """The server is there, has let us in, and does not do this."""
+
+
+class FolderRefused(CommandRefused):
     """The server does not open this folder; the connection stays, and other folders may be opened."""
 
 
 class ImapConnection:
     """Every method raises RetryLater `imap_unavailable` when the server is away or breaks off, and
-    CallTheOperator `imap_refused` when it refuses the login, its certificate is not valid, or it refuses a
-    command; FolderRefused where that command opens a folder. `login` is asked before each connection, and its
-    errors are passed on; `refused` is told of one that the server does not take.
+    CallTheOperator `imap_refused` when it refuses the login, or its certificate is not valid; CommandRefused
+    when it refuses a command, FolderRefused where that opens a folder. `login` is asked before each
+    connection, and its errors are passed on; `refused` is told of one that the server does not take.
     """
 
     def __init__(
@@ -298,7 +302,7 @@ class ImapConnection:
             raise RetryLater("imap_unavailable", f"the IMAP server did not answer: {trouble}") from error
         except IMAPClientError as error:
             self._drop()
-            raise CallTheOperator("imap_refused", f"the IMAP server refused: {error}") from error
+            raise CommandRefused("imap_refused", f"the IMAP server refused: {error}") from error
 
     def _drop(self) -> None:
         client, self._client = self._client, None

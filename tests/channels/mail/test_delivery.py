@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from channels.mail.ports import Delivery, OutgoingMail
 from channels.mail.runs import Place, RunStore, RunTables
 from channels.mail.smtp import SmtpSender
 from channels.mail.state import MailboxState
+from channels.mail.working import DELAYING
+from flow_engine.errors import CallTheOperator
 from flows.records import SqliteRecords
 from flows.sqlite_store import MEMORY, SqliteDatabase
 from tests.channels.mail.dovecot import PASSWORD, Dovecot, make_certificate
@@ -289,3 +291,29 @@ async def test_a_mail_that_was_moved_or_renumbered_is_found_and_marked(  # M1
         assert await at.again().raw() is None
         await at.again().mark(["later"])  # no harm is done
         assert dovecot.flags(at.user) == [set()]
+
+
+@pytest.mark.parametrize("code", ["imap_refused", "mail_token_refused", "mail_secret_missing"])
+async def test_a_flag_is_not_given_up_where_the_mailbox_cannot_be_opened_for_a_while(  # M2, M11
+    dovecot: Dovecot, new_user: Callable[[], str], code: str
+) -> None:
+    is_fine = False
+
+    async def login() -> Login:
+        if not is_fine and code != "imap_refused":
+            raise CallTheOperator(code, "not now")
+        return Login("localhost", dovecot.port, "none", at.user, PASSWORD if is_fine else "expired")
+
+    async with desk(dovecot, new_user(), None) as at, aclosing(ImapConnection(login)) as imap:
+        found, state = await at.mailbox.raw(), await at.parts.imap.state("INBOX")
+        place = Place(folder="INBOX", uid_validity=state.uid_validity, uid=1)
+        parts = replace(at.parts, imap=imap)
+        mailbox = ImapMailbox(parts, place, "<q1@example.com>", DIGEST, 1_000_000)
+        for attempt in (lambda: mailbox.mark(["\\Flagged"]), mailbox.raw):
+            with pytest.raises(CallTheOperator) as raised:
+                await attempt()
+            assert raised.value.code in DELAYING
+        is_fine = True
+        assert await mailbox.raw() == found
+        await mailbox.mark(["\\Flagged"])
+        assert dovecot.flags(at.user) == [{"\\Flagged"}]
