@@ -15,6 +15,9 @@ from adapters.models.tools import Tool
 from channels.engine_client.replies import ApprovalState
 from flow_engine.values import JsonValue
 
+DELAYING: Final = frozenset({"imap_refused", "mail_secret_missing", "mail_token_refused"})
+"""Codes of what an operator puts right while the run waits."""
+
 Route = Literal["pipeline", "agent"]
 Job = Literal["agent_process", "classify"]
 Outcome = Literal["completed", "max_iterations", "error", "waiting"]

@@ -5,7 +5,8 @@
 2. A tool that is repeated after a crash does nothing twice: mails have their Message-IDs from the run.
 3. In a task with approval a reply is put before a person at the engine, and the run waits: what that person
    lets pass, changed or not, is sent.
-4. A mailbox or an engine that is away is no answer for the model: the run stops and goes on later.
+4. A mailbox or an engine that is away, or a mailbox that does not let us in, is no answer for the model: the
+   run stops and goes on later.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from channels.engine_client.replies import ApprovalState
 from channels.http_tools.tools import CallContext, http_tool
 from channels.mail import composing, message, ports, routing
 from channels.mail.config import MailboxConfig, MailConfig, MailTool, Profile
-from flow_engine.errors import RetryLater
+from channels.mail.imap import CommandRefused
+from flow_engine.errors import FlowEngineError, RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.models import ToolSpec
 from flow_engine.ports.outbound import OutboundSender
@@ -79,7 +81,7 @@ class Desk:
     flow: ports.FlowContact | None = None
     numbered: Callable[[], int] = field(default=lambda: 0)
     reviewed: Callable[[str], Awaitable[Review | None]] | None = None
-    away: RetryLater | None = None
+    away: FlowEngineError | None = None
     is_waiting: bool = False
 
     async def send_reply(self, arguments: Arguments) -> object:
@@ -230,8 +232,10 @@ def registry_of(
         async def noting(arguments: Arguments) -> object:
             try:
                 return await run(arguments)
-            except RetryLater as away:
-                desk.away = away
+            except FlowEngineError as error:
+                is_closed = error.code in ports.DELAYING and not isinstance(error, CommandRefused)
+                if is_closed or isinstance(error, RetryLater):
+                    desk.away = error
                 raise
 
         return noting

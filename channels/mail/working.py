@@ -30,9 +30,6 @@ from flow_engine.ports.models import LanguageModel
 from flow_engine.ports.outbound import OutboundSender
 
 GONE: Final = "the mail is no longer in the mailbox"
-DELAYING: Final = frozenset({"imap_refused", "mail_secret_missing", "mail_token_refused"})
-"""Codes of what an operator puts right while the run waits."""
-
 FORGET_EVERY: Final = timedelta(minutes=10)
 
 log: Any = structlog.get_logger("flow_engine.mail")
@@ -275,7 +272,7 @@ class RunWorker:
                 await self._finish(held, work.result())
             case RunTakenOver() as taken:
                 raise taken
-            case FlowEngineError() as away if isinstance(away, RetryLater) or away.code in DELAYING:
+            case FlowEngineError() as away if isinstance(away, RetryLater) or away.code in ports.DELAYING:
                 log.warning("run_delayed", code=away.code, detail=away.detail, delays=held.work.delays)
                 await held.give_back(pause_after(held.work.delays), delayed=True)
             case failure:

@@ -16,11 +16,10 @@ from channels.mail.delivery import UNKNOWN, ImapMailbox, MailboxParts
 from channels.mail.imap import ImapConnection
 from channels.mail.logins import Login
 from channels.mail.message import parse_mail
-from channels.mail.ports import Delivery, OutgoingMail
+from channels.mail.ports import DELAYING, Delivery, OutgoingMail
 from channels.mail.runs import Place, RunStore, RunTables
 from channels.mail.smtp import SmtpSender
 from channels.mail.state import MailboxState
-from channels.mail.working import DELAYING
 from flow_engine.errors import CallTheOperator
 from flows.records import SqliteRecords
 from flows.sqlite_store import MEMORY, SqliteDatabase

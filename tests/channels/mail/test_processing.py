@@ -12,12 +12,13 @@ import pytest
 
 from adapters.models.scripted import Answers, CallsTools, Fails, Says, ScriptedModel, Step
 from channels.mail.config import MailConfig
+from channels.mail.imap import CommandRefused
 from channels.mail.memory_mailbox import MemoryAllowance, MemoryJournal, MemoryMailbox
 from channels.mail.message import ParsedMail, parse_mail
 from channels.mail.ports import UNKNOWN, Decision, Delivery, OutgoingMail, RunOutcome, RunProgress
 from channels.mail.processing import MailRun, RunParts, process_message
 from channels.mail.routing import judge
-from flow_engine.errors import RetryLater
+from flow_engine.errors import CallTheOperator, FlowEngineError, RetryLater
 from flow_engine.ports.models import LLMRequest, ToolCall
 from flow_engine.ports.outbound import OutboundReply
 from tests.channels.mail.mails import OWN, config, dmarc, loaded, mail, raw_mail, rule
@@ -430,17 +431,42 @@ async def test_an_interrupted_request_that_may_have_changed_something_is_not_mad
     assert "interrupted" in str(outcome.progress.tool_calls[0].result)
 
 
-async def test_a_mailbox_that_is_away_stops_the_run_without_an_answer() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        RetryLater("mail_away", "no connection"),
+        CallTheOperator("imap_refused", "the IMAP server refuses the login"),
+        CallTheOperator("mail_token_refused", "the token server gave no access token"),
+    ],
+    ids=lambda error: error.code,
+)
+async def test_a_mailbox_that_is_away_or_closed_stops_the_run_without_an_answer(
+    error: FlowEngineError,
+) -> None:  # M9, M11
     world = World(config(RULES), [CallsTools([reply()]), Says("")])
-    world.mailbox = _Away()
-    with pytest.raises(RetryLater):
+    world.mailbox = _Away(error)
+    with pytest.raises(type(error), match=error.code):
         await world.run(**TRUSTED)
     assert world.journal.checkpoints[-1].tool_calls == ()
 
 
+async def test_what_a_mailbox_refuses_to_do_is_told_to_the_model() -> None:  # M9
+    world = World(config(RULES), [CallsTools([reply()]), Says("")])
+    world.mailbox = _Away(CommandRefused("imap_refused", "over quota"))
+    outcome = await world.run(**TRUSTED)
+    assert (outcome.status, outcome.progress.tool_calls[0].result) == (
+        "completed",
+        {"error": "imap_refused: over quota"},
+    )
+
+
 class _Away(MemoryMailbox):
+    def __init__(self, error: FlowEngineError) -> None:
+        super().__init__()
+        self._error = error
+
     async def send(self, mail: Any) -> Any:
-        raise RetryLater("mail_away", "no connection")
+        raise self._error
 
 
 class _Refused(MemoryMailbox):
