@@ -164,18 +164,23 @@ def test_a_single_process_ends_in_order_at_a_hangup(
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
     environment |= {"FLOW_ENGINE_REDIS_URL": redis_server.url, "FLOW_ENGINE_DATA_DIR": str(tmp_path)}
     options = ("--port", str(free_port())) if command == "serve" else ()
+    # As from a terminal: whoever runs the tests may be out of the reach of hang-ups, as by nohup.
+    from_a_terminal = ("env", "--default-signal=HUP", sys.executable, "-m", "service.cli")
     with subprocess.Popen(
-        (sys.executable, "-m", "service.cli", command, *options),
+        (*from_a_terminal, command, *options),
         cwd=ROOT,
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     ) as process:
-        assert process.stderr is not None
-        assert b"Ctrl-C stops it" in process.stderr.readline()
-        time.sleep(0.2)  # until it listens
-        process.send_signal(signal.SIGHUP)
-        assert process.wait(30) == 0
+        try:
+            assert process.stderr is not None
+            assert b"Ctrl-C stops it" in process.stderr.readline()
+            time.sleep(0.2)  # until it listens
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.long
