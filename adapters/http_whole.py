@@ -24,9 +24,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from adapters.http_door import Door
 
 _SIGNS = rb"A-Za-z0-9._~%:@!$&'()*+,;="
-_LINE = re.compile(
-    rb"([A-Z]++) (/[%b/-]*+)(?:\?([%b/?-]*+))? HTTP/1\.1\r\n" % (_SIGNS, _SIGNS),
-)
+_LINE = re.compile(rb"([A-Z]++) (/[%b/-]*+)(?:\?([%b/?-]*+))? HTTP/1\.1\r\n" % (_SIGNS, _SIGNS))
 """With an address of which the parser's own reader makes the same path and query."""
 _FIELD = rb"([A-Za-z0-9!#$%&'*+.^_`|~-]++):[ \t]*+([\x21-\x7e\x80-\xff][\t\x20-\x7e\x80-\xff]*+)\r\n"
 _FIELDS = re.compile(b"(?:%b)*+" % _FIELD)
@@ -115,10 +113,7 @@ class WholeRequests(Door):
     """To be given to `uvicorn.Config(http=WholeRequests)`."""
 
     app: Any
-    parser: Any
-    scope: Any
     cycle: Any
-    url: bytes
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

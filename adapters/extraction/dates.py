@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 
 from adapters.extraction.context import Mention, follows_correction, in_range
 from adapters.extraction.numbers import TimeMention, part_of_day, times
-from adapters.extraction.vocabulary import Vocabulary, alternation, few, right_after, right_before
+from adapters.extraction.vocabulary import Vocabulary, alternation, as_listed, few, right_after, right_before
 
 _REACH = 40
 _WORD = re.compile(r"[\wº']+")
@@ -220,7 +220,7 @@ def _days(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[_Day]:
 def _read(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | None:
     start, end = found.span()
     if found["relative"]:
-        day = _plus(today.day, vocabulary.dates.days[re.sub(r"[ ,]+", " ", found["relative"])])
+        day = _plus(today.day, vocabulary.dates.days[as_listed(found["relative"])])
         return _Day(start, end, day, day, vague=day == today.day)  # "today" is in every other complaint
     if found["ahead_n"] or found["from_now_n"] or found["ago_n"]:
         return _counted(found, vocabulary, today)

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 
 import text_to_num
 
-from adapters.extraction.vocabulary import Vocabulary, alternation, fold
+from adapters.extraction.vocabulary import Vocabulary, alternation, as_listed, fold
 
 MAX_CHARS = 2000
 """An utterance is cut here: longer ones are no speech, and every scanner's work is bounded by it."""
@@ -83,7 +83,7 @@ def normalise(text: str, vocabulary: Vocabulary) -> str:
     text = _MERIDIEM.sub(" ", _ORDINAL.sub(r"\1º", text))
     text = patterns.fillers.sub(" ", fold(text, vocabulary.words.kept_accents))
     text = _SPACES.sub(" ", _DOTS.sub(".", text)).strip(" ,")
-    text = patterns.amounts.sub(lambda found: str(vocabulary.words.amounts[found.group()]), text)
+    text = patterns.amounts.sub(lambda found: str(vocabulary.words.amounts[as_listed(found.group())]), text)
     text = patterns.zero.sub("0", _with_digits(text, vocabulary, patterns))
     text = patterns.repeated.sub(lambda found: " ".join(found["digit"] * (2 if found["twice"] else 3)), text)
     return patterns.plus.sub("+", text)

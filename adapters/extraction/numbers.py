@@ -8,7 +8,15 @@ from functools import cache
 from typing import Literal
 
 from adapters.extraction.context import Mention, in_range
-from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_after, right_before
+from adapters.extraction.vocabulary import (
+    Vocabulary,
+    alternation,
+    anywhere,
+    as_listed,
+    few,
+    right_after,
+    right_before,
+)
 
 _REACH = 40
 
@@ -136,8 +144,8 @@ def times(text: str, vocabulary: Vocabulary) -> Iterator[TimeMention]:
     """A bare number is no time: a lead ("at"), minutes, a part of the day or a colon makes it one."""
     tables = vocabulary.times
     for found in few(anywhere(tuple(tables.named)).finditer(text)):
-        named = re.sub(r"[ ,]+", " ", found.group())
-        yield TimeMention(found.start(), found.end(), tables.named[named], open_half=False)
+        named = tables.named[as_listed(found.group())]
+        yield TimeMention(found.start(), found.end(), named, open_half=False)
     for found in few(_time(vocabulary).finditer(text)):
         said = found["hour"]
         hour = int(said) if said.isdigit() else 1
@@ -180,7 +188,7 @@ def _minutes(found: re.Match[str], vocabulary: Vocabulary) -> int | None:
     tables = vocabulary.times
     for sign, table in (("before", tables.minutes_before), ("after", tables.minutes_after)):
         if found[sign]:
-            return table[re.sub(r"[ ,]+", " ", found[sign])]
+            return table[as_listed(found[sign])]
     said = found["colon"] or found["spoken"]
     minutes = int(said) if said else 0
     return minutes if minutes < 60 else None

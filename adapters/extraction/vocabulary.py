@@ -186,6 +186,7 @@ _T = TypeVar("_T")
 _MOST = 40
 """Mentions of one type in a turn: more are a list that was read out, and whatever reads them is quadratic."""
 _READER = TypeAdapter(Vocabulary)
+_GAP = re.compile(r"[ ,]+")
 _NO_ACCENT = re.compile(r"[^\x00-\x7f]\w*|\w+")
 
 
@@ -228,6 +229,11 @@ def few(found: Iterable[_T]) -> Sequence[_T]:
     bounded."""
     first = list(islice(found, _MOST + 1))
     return first if len(first) <= _MOST else []
+
+
+def as_listed(said: str) -> str:
+    """A phrase that was found, as its table has it: a space of it may have been a comma."""
+    return _GAP.sub(" ", said)
 
 
 @cache

@@ -66,6 +66,7 @@ def answer(variable: VariableSpec, language: str, said: str) -> JsonValue:
         ("en-US", "about ten", 10),
         ("en-US", "a dozen", 12),
         ("en-US", "half a dozen", 6),
+        ("en-US", "half, a dozen", 6),
         ("en-US", "zero", 0),
         ("en-US", "1,250", 1250),
         ("en-US", "2.5", 2.5),
