@@ -100,12 +100,10 @@ class HandleNewContact(Body):
     @pydantic.field_validator("tag")
     @classmethod
     def _one_version(cls, tag: str | None, info: pydantic.ValidationInfo) -> str | None:
-        version, flow = (
-            info.data.get(name, _REFUSED) for name in ("conversational_flow_version_id", "flow_id")
-        )
-        if _REFUSED not in (version, flow) and (
-            (flow is None) != (tag is None) or (version is None) == (flow is None)
-        ):
+        version = info.data.get("conversational_flow_version_id", _REFUSED)
+        flow = info.data.get("flow_id", _REFUSED)
+        told = version is not _REFUSED and flow is not _REFUSED
+        if told and ((flow is None) != (tag is None) or (version is None) == (flow is None)):
             fault = "give either 'conversationalFlowVersionId', or 'flowId' and 'tag'"
             raise PydanticCustomError(_OF_SEVERAL, fault)
         return tag

@@ -14,7 +14,7 @@ from redis import exceptions
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from memory.driver import Subscription
-from memory.multiplexed import Address, MultiplexedDriver, MultiplexedSubscription, Node
+from memory.multiplexed import Address, Command, MultiplexedDriver, MultiplexedSubscription, Node
 
 FOLLOWED = 5
 """Redirections of one command; then the cluster counts as away."""
@@ -36,7 +36,7 @@ class ClusterDriver(MultiplexedDriver):
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
-    async def _send(self, key: str, command: tuple[Any, ...]) -> Any:
+    async def _send(self, key: str, command: Command) -> Any:
         slot = key_slot(key.encode())
         if self._outdated:
             loop = asyncio.get_running_loop()

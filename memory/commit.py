@@ -35,25 +35,26 @@ HELD_ARGUMENTS = (
 
 
 def commit_arguments(
-    conversation: ConversationRef, keys: ConversationKeys, changes: storage.Changes, stamp: str
+    conversation: ConversationRef, keys: ConversationKeys, changes: storage.Changes, stamp: bytes
 ) -> dict[str, Argument]:
-    """By the names that commit.lua has for them; what is not wanted is left out."""
+    """By the names that commit.lua has for them; what is not wanted is left out. Those that most commits have
+    are bytes: that is how they are sent."""
     args: dict[str, Argument] = {
-        "expected_revision": changes.expected_revision,
-        "lifetime": changes.lifetime_s,
+        "expected_revision": b"%d" % changes.expected_revision,
+        "lifetime": b"%d" % changes.lifetime_s,
         "stamp": stamp,
     }
     session, new_memory = changes.session, changes.new_memory
     if changes.expected_memory_revision is not None:
-        args["expected_memory_revision"] = changes.expected_memory_revision
+        args["expected_memory_revision"] = b"%d" % changes.expected_memory_revision
     if changes.expected_state:
         args["expected_state"] = changes.expected_state
     if session is not None:
-        args["new_revision"] = session.revision
+        args["new_revision"] = b"%d" % session.revision
         args["session"] = encode_session(session)
-        args["version_id"] = session.version_id
+        args["version_id"] = session.version_id.encode()
     if new_memory is not None:
-        args["reset"] = "1"
+        args["reset"] = b"1"
         args["new_tenant"] = orjson.dumps(new_memory.tenant)
         args["new_variables"] = _flat(new_memory.variables)
     if changes.set_tools:
@@ -66,13 +67,14 @@ def commit_arguments(
         # That the memory has changed, but for its revision, which the script knows; and when it did.
         revision = changes.expected_revision if session is None else session.revision
         told = orjson.dumps(conversation.conversation_id), revision
-        args["notice_channel"] = keys.notices
+        args["notice_channel"] = keys.notices.encode()
         args["notice_head"] = b'{"conversationId":%b,"revision":%d,"memoryRevision":' % told
-        args["now"] = codec.encode_instant(changes.now)
+        args["now"] = codec.encode_instant(changes.now).encode()
     if changes.events:
         args["events"] = changes.events
     if changes.jobs:
-        args["jobs"] = [part for d in changes.jobs for part in (due_score(d.due_at), d.job.name)]
+        due = changes.jobs
+        args["jobs"] = [part for d in due for part in (b"%d" % due_score(d.due_at), d.job.name.encode())]
     if changes.idempotency is not None:
         args |= _kept_reply(changes, changes.idempotency)
     args |= _seldom(changes)
@@ -151,5 +153,5 @@ def _flat(entries: Mapping[str, MemoryEntry]) -> Sequence[Value]:
         text = texts.get(id(entry))
         if text is None:
             text = texts[id(entry)] = encode_entry(entry)
-        flat += (var_id, text)
+        flat += (var_id.encode(), text)
     return flat

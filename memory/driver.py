@@ -13,8 +13,8 @@ It never repeats a command by itself: a write that is repeated after a lost repl
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,6 +44,17 @@ _OPTIONS = """setmetatable(arg, {__index = function() return '' end})
 """
 
 
+class KeyNames(dict[str, str]):
+    """Names of keys, by what a script calls them, for calls of that one script. `sent` is what a driver has
+    made of them, to be used again."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        super().__init__(names)
+        self.sent: bytes | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """A Lua script of a file beside this module, which names what it takes in its first comment lines.
@@ -59,8 +70,8 @@ class Script:
     sha: str
     keys: tuple[str, ...]
     scalars: tuple[str, ...]
-    lists: Collection[str]
-    options: Collection[str] = frozenset()
+    lists: Mapping[str, bytes]
+    options: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
     @classmethod
     def read(cls, name: str) -> Script:
@@ -82,23 +93,32 @@ class Script:
             )
         )
         sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
-        return cls(source, sha, keys, scalars, frozenset(lists), frozenset(options))
+        lists_sent, options_sent = ({each: each.encode() for each in names} for names in (lists, options))
+        return cls(source, sha, keys, scalars, lists_sent, options_sent)
 
     def packed(self, keys: Mapping[str, str], args: Mapping[str, Any]) -> tuple[int, list[Value]]:
         """The number of keys, and keys and arguments in the script's order. KeyError: other names. Values go
         as UTF-8 bytes."""
-        flat: list[Value] = [*map(keys.__getitem__, self.keys[: len(keys)])]
-        flat += map(args.__getitem__, self.scalars)
-        if len(args) == len(self.scalars):
-            return len(keys), flat
+        return len(keys), [*self.names(keys), *self.values(args)]
+
+    def names(self, keys: Mapping[str, str]) -> Iterable[str]:
+        """Of the keys, in the script's order. KeyError: other names."""
+        return map(keys.__getitem__, self.keys[: len(keys)])
+
+    def values(self, args: Mapping[str, Any]) -> list[Value]:
+        """The arguments in the script's order. KeyError: other names."""
+        flat: list[Value] = [*map(args.__getitem__, self.scalars)]
+        if len(args) == len(flat):
+            return flat
+        options, lists = self.options, self.lists
         for name, value in args.items():
-            if name in self.options:
-                flat += (name, value)
-            elif name in self.lists:
-                flat += (name, len(value), *value)
+            if name in options:
+                flat += (options[name], value)
+            elif name in lists:
+                flat += (lists[name], b"%d" % len(value), *value)
             elif name not in self.scalars:
                 raise KeyError(name)
-        return len(keys), flat
+        return flat
 
 
 def _table(name: str, source: str, fields: Sequence[str]) -> str:

@@ -48,13 +48,14 @@ def journal_arguments(
         return {}
     args: dict[str, Argument] = {
         "journal": _encode_note(note, changes, arguments),
-        "journal_bounds": f"{SEGMENT_ENTRIES} {SEGMENT_BYTES} {JOURNAL_BYTES}",
+        "journal_bounds": b"%d %d %d" % (SEGMENT_ENTRIES, SEGMENT_BYTES, JOURNAL_BYTES),
     }
     if note.head is not None:
         args["head"] = encode_head(note.head)
         if changes.new_memory is not None or changes.forked is not None:
             args["origin"] = encode_origin(note.head)
-            args["index"] = f"{INDEX_KEPT} {due_score(note.head.started_at)} {conversation.conversation_id}"
+            index = f"{INDEX_KEPT} {due_score(note.head.started_at)} {conversation.conversation_id}"
+            args["index"] = index.encode()
     if changes.forked is not None:
         args["forked"] = _encode_base(changes.forked)
         turns = changes.forked.turns

@@ -28,7 +28,7 @@ from flow_engine.runtime.mining_state import NOTHING_MINED, decode_mining
 from flow_engine.runtime.session import Session, decode_session
 from memory import codec
 from memory.commit import HELD_ARGUMENTS, commit_arguments, weight
-from memory.driver import Driver, Script
+from memory.driver import Driver, KeyNames, Script
 from memory.erasing import EARLY_JOB_DELAY, Eraser
 from memory.held import HeldConversations
 from memory.keys import (
@@ -56,7 +56,7 @@ _LOAD = Script.read("load")
 def _keys_to_read(conversation: ConversationRef) -> tuple[ConversationKeys, Mapping[str, str]]:
     """All of a conversation's keys, and what the script that reads calls those that it takes each time."""
     keys = ConversationKeys.of(conversation)
-    return keys, {name: keys.named[name] for name in _LOAD.keys[:-1]}
+    return keys, KeyNames({name: keys.named[name] for name in _LOAD.keys[:-1]})
 
 
 @lru_cache(maxsize=NAMES_KEPT)
@@ -71,7 +71,7 @@ def _keys_to_write(
     if together:
         index = index_key(conversation.tenant_id)
         script_keys |= {"definition": definition, "jobs": JOBS_KEY, "index": index}
-    return keys, definition, script_keys
+    return keys, definition, KeyNames(script_keys)
 
 
 class MemoryManager:
@@ -84,7 +84,7 @@ class MemoryManager:
     def __init__(self, driver: Driver, *, held: HeldConversations | None = None) -> None:
         self._driver = driver
         self._held = held or HeldConversations()
-        self._process = uuid4().hex
+        self._process = uuid4().hex.encode()
         self._commits = 0
         self._renewed: dict[str, datetime] = {}  # definitions, on a cluster
         self._commit = Script.read("commit")
@@ -104,7 +104,7 @@ class MemoryManager:
         found = await self._driver.run(
             _LOAD,
             script_keys,
-            {"with_turns": "1" if with_turns else "0", "known": b"" if held is None else held.state},
+            {"with_turns": b"1" if with_turns else b"0", "known": b"" if held is None else held.state},
         )
         state, turns, former, reply, *parts = found
         if parts:
@@ -187,7 +187,7 @@ class MemoryManager:
         if changes.forked is not None:
             await self._note_fork(conversation, changes)
         self._commits += 1
-        stamp = f"{self._process}{self._commits:x}"
+        stamp = b"%b%x" % (self._process, self._commits)
         arguments = commit_arguments(conversation, keys, changes, stamp)
         verdict, *rest = await self._driver.run(self._commit, script_keys, arguments, confirmed=True)
         if not single_node:

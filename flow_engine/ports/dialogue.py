@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +21,10 @@ IDS_KEPT = 8_192
 def encoded_id(part: str) -> str:
     """Percent-encoded UTF-8, so that no id can forge a separator. Kept: a step needs those of its
     conversation many times."""
-    return quote(part, safe="")
+    return part if _SAFE(part) else quote(part, safe="")
+
+
+_SAFE = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
 
 
 @dataclass(frozen=True, slots=True)

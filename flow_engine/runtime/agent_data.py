@@ -4,7 +4,7 @@ Most of such a reply follows from version, task, channel and language. That is J
 all conversations (`FixedParts`); a reply is put together from it and from what is the conversation's own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Literal, cast
 
 import orjson
@@ -12,13 +12,14 @@ from pydantic import BaseModel
 
 from flow_engine.masking import MASKS, Secrets, shown
 from flow_engine.runtime import commands, replies
+from flow_engine.runtime.beginnings import Beginning
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.human_part import HumanPart
 from flow_engine.runtime.memory import MINER, Conflict, age_s, is_stale
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import masked_conflicts
-from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput
+from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput, recall
 from flow_engine.runtime.rendered import values_read
 from flow_engine.runtime.rules import UnmetCondition, connected_on, missing_variables, reachable_tasks
 from flow_engine.templates import Allowance
@@ -34,7 +35,11 @@ def agent_data_of(
 ) -> bytes:
     """Everything an agent needs to go on, after whatever the runner has done: `AgentData` as JSON, and
     `TaskChanged` with a `result`."""
-    session, inputs, fixed = runner.session, prompt_input(runner), _fixed_parts(runner)
+    session, inputs = runner.session, prompt_input(runner)
+    alike = runner.begun_like
+    shared = None if alike is None or alike[0] is not session else alike[1]
+    if shared is not None:
+        recall(inputs, shared.known_by, shared.table)
     prompt = runner.platform.composer.compose(inputs)
     own: dict[str, object] = {
         "conversationId": session.conversation_id,
@@ -54,21 +59,38 @@ def agent_data_of(
     if result is not None:
         own["result"] = result
     own["prefixHash"] = prompt.stable.hash
+    rest = _rest(runner) if shared is None else shared.rest
+    if runner.begins is not None and runner.begins[0] is session:
+        _keep_beginning(runner, runner.begins[1], rest)
     return b"".join(
         (
             orjson.dumps(own)[:-1],
             *(b',"prompt":"', prompt.stable.json, b"\\n\\n", orjson.dumps(prompt.volatile)[1:]),
-            *(b",", fixed.task, b",", fixed.conversation, b","),
-            _media(runner, fixed),
-            *(
-                b',"mcpTools":',
-                *_tools(runner, fixed),
-                b',"reachableTasks":',
-                _reachable(runner, fixed),
-                b"}",
-            ),
+            rest,
         )
     )
+
+
+def _rest(runner: ConversationState) -> bytes:
+    """The reply's members that follow the prompt, and its end."""
+    fixed = _fixed_parts(runner)
+    return b"".join(
+        (
+            *(b",", fixed.task, b",", fixed.conversation, b","),
+            _media(runner, fixed),
+            *(b',"mcpTools":', *_tools(runner, fixed)),
+            *(b',"reachableTasks":', _reachable(runner, fixed), b"}"),
+        )
+    )
+
+
+def _keep_beginning(runner: ConversationState, key: Hashable, rest: bytes) -> None:
+    """What this conversation began with, for others that begin alike; what was cut is not kept."""
+    composed = runner.loaded.composed
+    if runner.whole and composed.of_session is not None:
+        table = None if composed.table is None else composed.table[1]
+        beginning = Beginning.of(runner.session, composed.of_session[1], table, rest)
+        runner.platform.beginnings.put(key, beginning)
 
 
 def compose_prompt(runner: ConversationState) -> Prompt:
@@ -236,7 +258,9 @@ def _media(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
     """Members of the reply's object."""
     flow, session, platform = runner.flow, runner.session, runner.platform
     channel = session.latest_contact.channel
-    seen = values_read(fixed.media_reads, flow, runner.task, session, runner.shown_memory, runner.tenant)
+    data, campaign_id = session.latest_contact.data, session.campaign_id
+    known = flow, runner.task, campaign_id, data, runner.shown_memory, runner.tenant
+    seen = values_read(fixed.media_reads, *known)
     key = (flow.content_hash, channel, session.language, seen)
     text = platform.media_texts.get(key)
     if text is None:
@@ -244,7 +268,9 @@ def _media(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
         courtesy = platform.prompt_sections(flow, channel)["courtesy_instructions"]
         settings = platform.media(flow).reply(channel, runner.template_scope(), courtesy, allowance)
         text = orjson.dumps(settings)[1:-1]
-        if not allowance.cut:
+        if allowance.cut:
+            runner.whole = False
+        else:
             platform.media_texts.put(key, text)
     return text
 
@@ -306,7 +332,6 @@ def _fixed_parts(runner: ConversationState) -> replies.FixedParts:
         "languageDetection": _as_sent(version.language_detection),
         "hideTranscriptionToHuman": bool(task.document.hide_transcription_to_human),
     }
-    allowance = Allowance()
     fixed = replies.FixedParts(
         task=orjson.dumps(of_task)[1:-1],
         conversation=orjson.dumps(of_conversation)[1:-1],
@@ -319,8 +344,7 @@ def _fixed_parts(runner: ConversationState) -> replies.FixedParts:
             for number, target in enumerate(connected_on(channel, flow, task))
         ],
     )
-    if not allowance.cut:
-        platform.fixed.put(key, fixed)
+    platform.fixed.put(key, fixed)
     return fixed
 
 

@@ -79,6 +79,12 @@ class CompiledFlow:
         return any(spec.sensitive == "card" for spec in self.sensitive.values())
 
     @property
+    def begins_alike(self) -> bool:
+        """Whether conversations with a contact of the same kind begin alike: no condition, no connection that
+        is taken without being asked for and no mask has a say."""
+        return not (self.conditions or self.moves_by_itself or self.sensitive)
+
+    @property
     def by_the_clock(self) -> bool:
         """Whether a condition may come out otherwise a moment later."""
         return any(condition.reads_clock for condition in self.conditions.values())

@@ -1,6 +1,6 @@
 """Where a conversation stands, as a step asks it: everything is read here, nothing is moved."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 
@@ -12,6 +12,7 @@ from flow_engine.errors import LookElsewhere, ReloadAndDecide
 from flow_engine.masking import SHORTEST, Secrets
 from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn, Fork
 from flow_engine.ports.jobs import DueJob, Job, JobKind
+from flow_engine.runtime.beginnings import Beginning
 from flow_engine.runtime.compiled import LONGEST_S, CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import Conflict, MemoryEntry, PreviousContact, conflicts_of, settled
 from flow_engine.runtime.platform import Platform
@@ -43,7 +44,11 @@ class ConversationState:
     `new_memory` is set when the conversation starts anew, and `former` what is left of the one before;
     `memory` is the merged memory (F18). `left_task` is the task that a contact was taken out of because its
     channel lacks it. `advanced` are the names of the tasks between which it went on by itself. `contradicted`
-    are ids of variables of which this step has told a conflict. `now` is aware and in UTC.
+    are ids of variables of which this step has told a conflict. `whole`: no text was cut by a bound. `now` is
+    aware and in UTC.
+
+    `begins`: by what a beginning is kept that others may share, and `begun_like` the one that was shared,
+    each beside the session that it is of.
     """
 
     def __init__(
@@ -71,11 +76,14 @@ class ConversationState:
         self.left_task: TaskPlan | None = None
         self.advanced: tuple[str, str] | None = None
         self.contradicted: list[str] = []
+        self.whole = True
+        self.begins: tuple[Session, Hashable] | None = None
+        self.begun_like: tuple[Session, Beginning] | None = None
         self._refusal: TaskRefusal | None = None
 
     @property
     def status(self) -> str | None:
-        return self.session.states.status
+        return self.session.status
 
     @property
     def held(self) -> bool:
@@ -159,7 +167,7 @@ class ConversationState:
         since = session.task.entered_at if session.task.task_id == self.task.id else self.now
         memory = memory_of(self.flow, self.loaded)
         facts = facts_of(session, memory, self.loaded.tenant, since) if self.flow.conditions else None
-        held = session.states.status in self.task.kind.holds
+        held = session.status in self.task.kind.holds
         return TaskGuard(self.flow, memory, session.latest_contact.channel, self.task, facts, held)
 
     @property

@@ -76,7 +76,7 @@ EVENT_ID_CHARS = 1_024
 def task_status(flow: CompiledFlow, session: Session) -> str:
     """Who leads the task now: an AIS task that a human has taken over counts as HUM."""
     plan = flow.tasks[session.task.task_id]
-    status = session.states.status
+    status = session.status
     return plan.type if status is None else plan.kind.hands_over.get(status, plan.type)
 
 
@@ -86,7 +86,7 @@ def transcription_suspended(flow: CompiledFlow, session: Session) -> bool:
     Nor between contacts, when the last one ended in such a task: what still comes then is from before.
     """
     suspends = flow.tasks[session.task.task_id].document.suspend_transcription
-    return suspends and session.states.status in ("connected", None)
+    return suspends and session.status in ("connected", None)
 
 
 def dialogue_event(

@@ -3,17 +3,19 @@ voices and settings an agent uses now (F3, F26, F28)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from flow_engine.documents import FlowVersion
 from flow_engine.documents.checks import prompt_language
 from flow_engine.ports.system_prompts import SystemMcpServer, SystemPrompts
+from flow_engine.runtime.beginnings import BEGINNING_BYTES, Beginning
+from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.prompt import Composer, PromptSections
-from flow_engine.runtime.rendered import Reads, TaskTexts, reads_of
+from flow_engine.runtime.rendered import Reads, TaskTexts, reads_of, values_read
 from flow_engine.runtime.replies import FixedParts, JsonObject, MediaReply
 from flow_engine.templates import REFERENCE, Allowance, TemplateScope, is_template, render_source
 from flow_engine.vocabulary import MemoryFormat
@@ -40,8 +42,28 @@ class Platform:
         self.fixed = Kept[tuple[str, ...], FixedParts](FIXED_BYTES, lambda parts: parts.weight)
         self.media_texts = Kept[tuple[str | bytes, ...], bytes](MEDIA_BYTES, len)
         """`MediaReply` as members of a reply, by all that its templates read. Bytes of JSON."""
+        self.beginnings = Kept[Hashable, Beginning](BEGINNING_BYTES, lambda beginning: beginning.weight)
+        self._begin_reads = Kept[tuple[str, str], Reads](VERSIONS_REMEMBERED)
         self._media: dict[str, MediaSettings] = {}
         self._sections: dict[tuple[str, str], PromptSections] = {}
+
+    def begins_as(
+        self,
+        flow: CompiledFlow,
+        campaign_id: str,
+        contact: NewContact,
+        tenant: Mapping[str, object],
+    ) -> Hashable | None:
+        """By what the beginning with that contact is kept; None for one that is worked out each time."""
+        if not flow.begins_alike:
+            return None
+        task, known_by = flow.tasks[flow.document.first_task], (flow.content_hash, contact.channel)
+        reads = self._begin_reads.get(known_by)
+        if reads is None:
+            reads = (*self.texts.reads(flow, task), *self.media(flow).reads(contact.channel))
+            self._begin_reads.put(known_by, reads)
+        seen = values_read(reads, flow, task, campaign_id, contact.data, {}, tenant)
+        return *known_by, campaign_id, contact.language, self.address(), seen
 
     def prompt_sections(self, flow: CompiledFlow, channel: str) -> PromptSections:
         """The system prompts for the model that the channel uses, in the flow's language (F26). Raises

@@ -201,6 +201,15 @@ def _of_session(inputs: PromptInput) -> tuple[tuple[object, ...], str]:
     return known_by, contact
 
 
+def recall(inputs: PromptInput, known_by: tuple[object, ...], table: str | None) -> None:
+    """Take up what the prompt of another conversation has made, whose texts and memory are the same, and in
+    which nothing is masked. `table` None: it is made each time."""
+    made_of = (inputs.flow, inputs.session, inputs.previous_contacts, inputs.tenant)
+    inputs.composed.of_session = made_of, known_by, _joined(contact_sections(inputs))
+    if table is not None:
+        inputs.composed.table = (inputs.flow, inputs.memory, inputs.memory_format), table
+
+
 def _history(inputs: PromptInput) -> tuple[str, ...]:
     return tuple(_history_lines(inputs)) if inputs.previous_contacts else ()
 
@@ -210,7 +219,7 @@ def _joined(sections: Iterable[NamedText]) -> str:
 
 
 def _section(heading: str, lines: Iterable[str]) -> str:
-    body = "\n".join([line for line in lines if line])
+    body = "\n".join(filter(None, lines))
     return f"{heading}\n{body}" if body else ""
 
 
@@ -310,7 +319,7 @@ def contact_sections(inputs: PromptInput) -> Sequence[NamedText]:
     """What may be another with each step, in its order; empty sections are left out later. Texts of one or
     more lines. Raises KeyError for a section that the platform's prompts lack."""
     session = inputs.session
-    status = session.states.status
+    status = session.status
     kind = inputs.flow.tasks[session.task.task_id].kind
     told = "" if status is None else _status_line(inputs, inputs.sections[kind.status_sections[status]])
     return ("contact", _contact(inputs)), ("human_part", told)
@@ -323,14 +332,13 @@ def _contact(inputs: PromptInput) -> str:
     if kept is not None and kept[0] is sections and kept[1] is data:
         return kept[2]
     field = sections["contact_field"]
-    fields = [
-        field.format(
-            name=_one_line(name)[:MAX_FIELD_NAME],
-            value=inputs.without_secrets(_one_line(cast("JsonValue", value))),
-        )
-        for name, value in data.items()
-        if value not in (None, "")
-    ]
+    fields: list[str] = []
+    for name, value in data.items():
+        if value not in (None, ""):
+            told = " ".join(value.split()) if isinstance(value, str) else _one_line(cast("JsonValue", value))
+            if inputs.secrets is not None:
+                told = inputs.secrets.text(told)
+            fields.append(field.format(name=" ".join(name.split())[:MAX_FIELD_NAME], value=told))
     text = _section(sections["heading_contact"], fields)
     if inputs.secrets is None:
         inputs.composed.contact = sections, data, text

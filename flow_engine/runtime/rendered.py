@@ -39,18 +39,19 @@ def values_read(
     reads: Reads,
     flow: CompiledFlow,
     task: TaskPlan,
-    session: Session,
+    campaign_id: str,
+    contact: Mapping[str, object],
     memory: Mapping[str, MemoryEntry],
     tenant: Mapping[str, object],
 ) -> bytes:
     """What is there at the paths now, but for what a version fixes: its templates that read the same are
-    rendered alike, in a channel and a language. JSON, empty for no paths."""
+    rendered alike, in a channel and a language. `contact` are the caller's data. JSON, empty for no paths."""
     if not reads:
         return b""
     roots: Mapping[str, object] = {
         "$tenant": tenant,
-        "$contact": session.latest_contact.data,
-        "$flow": {"campaignId": session.campaign_id},
+        "$contact": contact,
+        "$flow": {"campaignId": campaign_id},
         "$task": {"id": task.id, "name": task.name, "type": task.type},
     }
     return orjson.dumps(
@@ -72,25 +73,32 @@ class TaskTexts:
         session: Session,
         memory: Mapping[str, MemoryEntry],
         tenant: Mapping[str, object],
-    ) -> Mapping[str, object]:
-        """The texts of a `TaskEntry`, by field, for the contact of `session` and these values."""
+    ) -> tuple[Mapping[str, object], bool]:
+        """The texts of a `TaskEntry`, by field, for the contact of `session` and these values; and whether
+        they are whole, not cut by a bound."""
+        contact, campaign_id = session.latest_contact, session.campaign_id
+        reads = self.reads(flow, task)
+        key = (
+            *(flow.content_hash, task.id, contact.channel, session.language, campaign_id),
+            values_read(reads, flow, task, campaign_id, contact.data, memory, tenant),
+        )
+        texts = self._kept.get(key)
+        if texts is not None:
+            return texts, True
+        allowance = Allowance()
+        texts = render_task(flow, task, scope_of(flow, task, session, memory, tenant), allowance)
+        if not allowance.cut:
+            self._kept.put(key, texts)
+        return texts, not allowance.cut
+
+    def reads(self, flow: CompiledFlow, task: TaskPlan) -> Reads:
+        """What the templates of a task read beside what each text is kept by anyway."""
         reads = self._reads.get((flow.content_hash, task.id))
         if reads is None:
             sources = (flow.document.global_prompt, task.document.prompt, *_sources(flow, task).values())
             reads = reads_of(sources, besides=_BY_THE_KEY)
             self._reads.put((flow.content_hash, task.id), reads)
-        key = (
-            *(flow.content_hash, task.id, session.latest_contact.channel),
-            *(session.language, session.campaign_id),
-            values_read(reads, flow, task, session, memory, tenant),
-        )
-        texts = self._kept.get(key)
-        if texts is None:
-            allowance = Allowance()
-            texts = render_task(flow, task, scope_of(flow, task, session, memory, tenant), allowance)
-            if not allowance.cut:
-                self._kept.put(key, texts)
-        return texts
+        return reads
 
 
 def _weight(texts: Mapping[str, object]) -> int:
@@ -105,11 +113,10 @@ def _sources(flow: CompiledFlow, task: TaskPlan) -> Mapping[str, str]:
 def _at(value: object, keys: Sequence[str]) -> Sequence[object]:
     """The value of a path in a list, an empty one where there is none: null is a value."""
     for key in keys:
-        members = cast("dict[str, object]", value if isinstance(value, dict) else {})
-        if key not in members:
+        if not isinstance(value, dict) or key not in value:
             return ()
-        value = members[key]
-    return (value,)
+        value = value[key]  # pyright: ignore[reportUnknownVariableType]
+    return (value,)  # pyright: ignore[reportUnknownVariableType]
 
 
 def _value_of(flow: CompiledFlow, memory: Mapping[str, MemoryEntry], keys: Sequence[str]) -> object:

@@ -16,6 +16,7 @@ from flow_engine.masking import shown
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime import commands, events
 from flow_engine.runtime.agent_data import agent_data_of
+from flow_engine.runtime.beginnings import Beginning
 from flow_engine.runtime.commands import NewContact, check_channel
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan, compile_flow
 from flow_engine.runtime.events import ended_by
@@ -84,6 +85,12 @@ class ConversationalFlowRunner(HumanPart):
         """Begin a conversation; `before` is an earlier one of the same id, which ends by this (F28). Raises
         CorrectTheInput `channel_not_supported`."""
         check_channel(flow, contact.channel)
+        tenant = {"campaignId": campaign_id, **contact.tenant}
+        key = None
+        if before is None and loaded.session is None:
+            key = platform.begins_as(flow, campaign_id, contact, tenant)
+            if key is not None and (beginning := platform.beginnings.get(key)) is not None:
+                return cls._begun_like(beginning, flow, conversation, contact, tenant, loaded, platform, now)
         if before is not None:
             before.end_for(contact.contact_id)
         session = Session(
@@ -105,7 +112,6 @@ class ConversationalFlowRunner(HumanPart):
         )
         runner = cls(flow, session, loaded, platform, now)
         variables = empty_entries(flow.variables, contact.contact_id)
-        tenant = {"campaignId": campaign_id, **contact.tenant}
         runner.new_memory = NewMemory(tenant, variables)
         if before is not None:
             runner.outbox = before.masked_outbox()
@@ -118,6 +124,43 @@ class ConversationalFlowRunner(HumanPart):
             runner._enter(flow.document.first_task)
         runner._start_routing()
         runner.advance(anew=True)
+        if key is not None and runner.whole and len(runner.outbox) == 1:  # nothing but that it begins
+            runner.begins = runner.session, key
+        return runner
+
+    @classmethod
+    def _begun_like(  # noqa: PLR0917
+        cls,
+        beginning: Beginning,
+        flow: CompiledFlow,
+        conversation: ConversationRef,
+        contact: NewContact,
+        tenant: Mapping[str, object],
+        loaded: LoadedConversation,
+        platform: Platform,
+        now: datetime,
+    ) -> ConversationalFlowRunner:
+        """As `start` leaves it: what all conversations that begin like this share is not worked out again."""
+        like = beginning.session
+        admitted = structs.replace(like.latest_contact, started_at=now, data=contact.data)
+        deadline = None if like.deadline is None else now + (like.deadline - like.started_at)
+        session = structs.replace(
+            like,
+            conversation_id=conversation.conversation_id,
+            tenant_id=conversation.tenant_id,
+            contacts={contact.contact_id: admitted},
+            active_contact_id=contact.contact_id,
+            started_at=now,
+            task=structs.replace(like.task, entered_at=now),
+            deadline=deadline,
+        )
+        runner = cls(flow, session, loaded, platform, now)
+        runner.memory = empty_entries(flow.variables, contact.contact_id)
+        runner.tenant, runner.new_memory = tenant, NewMemory(tenant, runner.memory)
+        runner._note("contact_started", channel=contact.channel)
+        if deadline is not None:
+            runner.jobs.append(runner.due_at("expire", deadline))
+        runner.begun_like = session, beginning
         return runner
 
     def _put_elsewhere(self, task_id: str, channel: str) -> bool:
@@ -418,7 +461,9 @@ class ConversationalFlowRunner(HumanPart):
     def _rendered(self, task_id: str, entry: Mapping[str, object]) -> TaskEntry:
         """The entry of a task with every template of it, the task's own facts in scope."""
         task = self.flow.tasks[task_id]
-        texts = self.platform.texts.of(self.flow, task, self.session, self.shown_memory, self.tenant)
+        known = self.flow, task, self.session, self.shown_memory, self.tenant
+        texts, whole = self.platform.texts.of(*known)
+        self.whole = self.whole and whole
         return structs.replace(self.session.task, task_id=task_id, **entry, **texts)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 import msgspec
 
 from flow_engine.errors import CallTheOperator
-from flow_engine.runtime.statechart import StateConfiguration
+from flow_engine.runtime.statechart import StateConfiguration, status_in
 from flow_engine.task_types import CLOSED
 from flow_engine.vocabulary import ApprovalStatus, Channel, ContactStatus
 
@@ -104,6 +104,11 @@ class Session(_Stored, frozen=True, kw_only=True):
     @property
     def states(self) -> StateConfiguration:
         return StateConfiguration(self.configuration, self.history)
+
+    @property
+    def status(self) -> str | None:
+        """As that of its states."""
+        return status_in(self.configuration)
 
     @property
     def active_contact(self) -> Contact | None:

@@ -58,7 +58,12 @@ class StateConfiguration(Struct, frozen=True):
     @property
     def status(self) -> str | None:
         """The active sub-state of a HUM or AIS task, for example `routing`. None where there is none."""
-        return self.configuration[2].rpartition("/")[2] if len(self.configuration) > 2 else None
+        return status_in(self.configuration)
+
+
+def status_in(configuration: tuple[str, ...]) -> str | None:
+    """The sub-state of a HUM or AIS task in active state values. None where there is none."""
+    return configuration[2].rpartition("/")[2] if len(configuration) > 2 else None
 
 
 class UnknownStates(ValueError):

@@ -191,7 +191,7 @@ async def test_a_refusal_names_no_more_than_its_code(start_redis: StartRedis) ->
         ("return redis.call('NOTHING')", "Redis refuses a command"),
         ("return redis.error_reply('CUSTOM of hush')", "Redis refuses a command: CUSTOM"),
     ):
-        script = Script(source, "0" * 40, ("key",), (), ())
+        script = Script(source, "0" * 40, ("key",), (), {})
         with pytest.raises(CallTheOperator) as refused:
             await driver.run(script, {"key": "it"}, {})
         assert refused.value.detail == told

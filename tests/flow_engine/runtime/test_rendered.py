@@ -137,7 +137,10 @@ def test_a_text_that_was_cut_is_rendered_anew() -> None:
     loop = "{% for a in $tenant.a %}{% for b in $tenant.a %}.{% endfor %}{% endfor %}"
     flow = compile_flow(minimal_version(tasks=[aio_task(prompt=loop)]), "hash")
     texts, known = TaskTexts(), (flow, flow.tasks["reception"], session({}, "en-US", "one"), {})
-    cut = texts.of(*known, {"a": [0] * 400})
+    cut, whole = texts.of(*known, {"a": [0] * 400})
     assert "template cut" in str(cut["prompt"])
-    assert texts.of(*known, {"a": [0] * 400}) is not cut
-    assert texts.of(*known, {"a": [0] * 3}) is texts.of(*known, {"a": [0] * 3})
+    assert not whole
+    assert texts.of(*known, {"a": [0] * 400})[0] is not cut
+    short, whole = texts.of(*known, {"a": [0] * 3})
+    assert whole
+    assert texts.of(*known, {"a": [0] * 3})[0] is short

@@ -89,6 +89,7 @@ class World:
         platform.texts = TaskTexts(platform_bytes)
         platform.fixed = Kept(platform_bytes, lambda parts: parts.weight)
         platform.media_texts = Kept(platform_bytes, len)
+        platform.beginnings = Kept(platform_bytes, lambda beginning: beginning.weight)
         dependencies = ConversationDependencies(
             memory=MemoryManager(self.redis.driver, held=HeldConversations(held_bytes)),
             versions=self.versions,
