@@ -44,6 +44,7 @@ class Commands(TyperGroup):
     that cannot be written; a reader that wants no more, such as `head`, ends a command without a word."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        _open_closed_streams()
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # of what its encoding lacks, such as a mark in Latin-1
         try:
@@ -64,6 +65,14 @@ class Commands(TyperGroup):
             where = _WHERE.get(refused.code, "")
             typer.echo(f"flow-engine: {refused.detail}{where}", err=True)
             raise typer.Exit(2) from None
+
+
+def _open_closed_streams() -> None:
+    """Those that the program was started without, as by `<&-`: Python has none in their place, and what is
+    opened next, such as a server's socket, would get their numbers, which libuv does not close."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

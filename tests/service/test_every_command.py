@@ -209,6 +209,17 @@ def test_a_reader_that_has_seen_enough_ends_a_diagram_without_a_word() -> None: 
         assert drawing.stderr.read() == ""
 
 
+@pytest.mark.parametrize("command", ["validate", "diagram"])
+def test_a_closed_standard_input_is_an_empty_one(command: str) -> None:  # F42
+    words = (sys.executable, "-m", "service.cli", "flow", command, "-")
+    done = subprocess.run(
+        ("sh", "-c", 'exec "$@" <&-', "sh", *words), check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (UNREADABLE, "")
+    assert "not JSON: Input is a zero-length, empty document" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_folder_is_no_version(tmp_path: Path) -> None:
     for command in ("validate", "diagram"):
         code, out, err = run("flow", command, str(tmp_path))

@@ -183,6 +183,28 @@ def test_a_single_process_ends_in_order_at_a_hangup(
             process.kill()
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_service_that_was_started_without_a_stream_ends_in_order(tmp_path: Path, closed: str) -> None:
+    # F42: what was opened in its place was aborted for as the loop closed it
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
+    command = (sys.executable, "-m", "service.cli", "serve", "--port", str(free_port()))
+    with subprocess.Popen(
+        ("sh", "-c", f'exec "$@" {closed}', "sh", *command),
+        cwd=ROOT,
+        env={**environment, "FLOW_ENGINE_DATA_DIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert b"Ctrl-C stops it" in process.stderr.readline()
+            time.sleep(0.2)  # until it listens
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
 @pytest.mark.long
 def test_serve_announces_nothing_on_a_port_that_is_in_use(tmp_path: Path) -> None:  # F46
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
