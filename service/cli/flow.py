@@ -78,6 +78,7 @@ def validate(
     strict: Annotated[bool, typer.Option("--strict", help="Warnings fail too.")] = False,
 ) -> None:
     """Check flow versions as a save does: exit code 0 clean or warnings only, 1 errors, 2 unreadable."""
+    _refuse_standard_input_twice(*files)
     settings = read_settings(Settings)
     allow = AllowList.parse(settings.outbound_allow)
     submissions = Submissions(
@@ -133,6 +134,12 @@ def _body_of(file: VersionFile, text: bytes) -> bytes:
 
 def _bytes_of(name: str) -> bytes:
     return sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+
+
+def _refuse_standard_input_twice(*files: str) -> None:
+    """The second reader of it would find nothing."""
+    if files.count(STDIN) > 1:
+        raise typer.BadParameter("- can stand for one file only: standard input is read once")
 
 
 def _rows(findings: Iterable[Finding], place: str) -> list[FindingRow]:
@@ -238,6 +245,7 @@ def diff(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
     """Tell what B changes of A, by ids: exit code 0 nothing, 1 something, 2 unreadable."""
+    _refuse_standard_input_twice(before, after)
     found = difference(_version_in(before), _version_in(after))
     if as_json:
         typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
@@ -284,6 +292,7 @@ def merge(
 ) -> None:
     """Print one version with what both change of BASE, by ids; conflicts on standard error: exit code 0 none,
     1 some, 2 unreadable."""
+    _refuse_standard_input_twice(base, ours, theirs)
     found = merged(_version_in(base), _version_in(ours), _version_in(theirs))
     typer.echo(orjson.dumps(found if as_json else found["document"], option=orjson.OPT_INDENT_2))
     for each in found["conflicts"]:

@@ -209,6 +209,15 @@ def test_a_reader_that_has_seen_enough_ends_a_diagram_without_a_word() -> None: 
         assert drawing.stderr.read() == ""
 
 
+@pytest.mark.parametrize(
+    "arguments", [("validate", "-", "-"), ("diff", "-", "-"), ("merge", "-", SAMPLE, "-")], ids=" ".join
+)
+def test_standard_input_stands_for_one_file_only(arguments: tuple[str, ...]) -> None:  # F42
+    code, out, err = run("flow", *arguments)
+    assert (code, out) == (2, "")
+    assert "- can stand for one file only" in err
+
+
 @pytest.mark.parametrize("command", ["validate", "diagram"])
 def test_a_closed_standard_input_is_an_empty_one(command: str) -> None:  # F42
     words = (sys.executable, "-m", "service.cli", "flow", command, "-")
