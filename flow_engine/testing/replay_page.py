@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from html import escape
+from typing import cast
 
 from flow_engine.use_cases import replays
 
@@ -29,12 +30,19 @@ def percent(summary: replays.ReplaySummary) -> float:
 def replay_lines(report: replays.ReplayReply) -> Iterator[str]:
     """What a terminal shows: the sums, each conversation that differs, what to map. Shares in percent."""
     summary = report["summary"]
-    yield ", ".join(f"{summary[key]} {words}" for key, words in _TILES.items())
+    yield ", ".join(f"{count} {words}" for count, words in _counts(summary))
     yield f"{percent(summary):.4g} % take another path"
     for row in filter(_differs, report["conversations"]):
         yield f"  {row['conversationId']}: {'; '.join(_findings(row))}"
     for each in report["migrations"]:
         yield from (f"  {line}" for line in _mapping_lines(each))
+
+
+def _counts(summary: replays.ReplaySummary) -> Iterator[tuple[int, str]]:
+    counted = cast("Mapping[str, int]", summary)
+    for key, words in _TILES.items():
+        count = counted[key]
+        yield count, "conversation" if (key, count) == ("conversations", 1) else words
 
 
 def _differs(row: replays.ReplayRow) -> bool:
@@ -126,8 +134,9 @@ def _page(
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
     yield f"<title>Replay on {version}</title>\n<style>{_STYLE}</style>\n</head>\n<body>"
     yield f"<h1>Replay on <code>{version}</code></h1>"
-    yield f"<p>{share:.4g} % of {summary['conversations']} recorded conversations take another path.</p>"
-    tiles = (f"<li><b>{summary[key]}</b><span>{words}</span></li>" for key, words in _TILES.items())
+    take = "conversation takes" if summary["conversations"] == 1 else "conversations take"
+    yield f"<p>{share:.4g} % of {summary['conversations']} recorded {take} another path.</p>"
+    tiles = (f"<li><b>{count}</b><span>{words}</span></li>" for count, words in _counts(summary))
     yield f'<ul class="tiles">{"".join(tiles)}</ul>'
     yield f'<div class="bar" role="img" aria-label="{share:.4g} % on another path">'
     yield f'<i style="width:{share:.4g}%"></i></div>'

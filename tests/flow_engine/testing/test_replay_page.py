@@ -96,6 +96,13 @@ class TestLines:
     def test_where_nothing_differs_only_the_sums_are_told(self) -> None:
         assert len(list(replay_lines(report([row("a"), row("b")])))) == 2
 
+    def test_a_single_conversation_is_counted_as_one(self) -> None:
+        one = report([EVERYTHING])
+        assert next(replay_lines(one)).startswith("1 conversation, 0 on the same path, ")
+        text = Markup(replay_page(one, [], "draft-1")).text
+        assert "100 % of 1 recorded conversation takes another path." in text
+        assert "1 conversation 0 on the same path" in text
+
     def test_of_no_conversation_none_takes_another_path(self) -> None:
         assert percent(report([])["summary"]) == 0.0
         assert percent(report([EVERYTHING])["summary"]) == 100.0
