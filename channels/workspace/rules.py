@@ -241,6 +241,9 @@ def answers_to(options: Sequence[str]) -> Rules:
     wrong: list[str] = []
     for text in (part.strip() for option in options for part in option.split(",")):
         tool, colon, rest = text.partition(":")
+        if tool not in ("all", "*", *TOOLS):
+            wrong.append(f"--yes-to {text!r}: accepted are all, {', '.join(TOOLS)}")
+            continue
         narrowing: Mapping[str, str] = {}
         if colon:
             narrowing = {"command" if tool == "shell_exec" else "path": rest.strip()}

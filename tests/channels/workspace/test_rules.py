@@ -488,6 +488,9 @@ def test_yes_to_names_every_answer_that_is_wrong() -> None:  # W2
     assert [each.split(":")[0] for each in refused.value.detail.split("; ")] == [
         *("--yes-to 'foo'", "--yes-to 'bar'", '--yes-to "shell_exec'),
     ]
+    assert "accepted are all, list_files, " in refused.value.detail, (
+        "as --help has it, not as a file of rules"
+    )
 
 
 def test_yes_to_answers_what_would_be_asked() -> None:  # W2
