@@ -268,7 +268,8 @@ class VoiceAgent:
 async def voice_agent(
     settings: VoiceSettings, load: Callable[[], loader.Loaded], recordings: Path | None = None
 ) -> AsyncGenerator[VoiceAgent]:
-    """`load` reads the config, now and when it is to be reloaded. Raises ConfigRefused."""
+    """`load` reads the config, now and when it is to be reloaded. Raises ConfigRefused, CallTheOperator
+    `recordings_unusable`."""
     steering = GuardedClient(AllowList.parse(settings.outbound_allowed()))
     counting, carrier, key = metrics.Counting(), settings.open_carrier(steering), settings.openai_api_key
     sip_calls = SipCalls(steering, settings.realtime_url, key.get_secret_value()) if key is not None else None
@@ -297,6 +298,8 @@ async def voice_agent(
         return loaded.digest, answering(loaded.config)
 
     loaded = load()
+    if recordings is not None:
+        recording.open_directory(recordings)
     first = answering(loaded.config)
     first.resume()
     changing = ChangingServer(loaded.digest, first, reloaded)

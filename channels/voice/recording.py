@@ -12,6 +12,7 @@ that was said, keys excepted: they are only made where somebody asks for them, r
 
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import orjson
 import structlog
 
 from channels.voice.carriers.carrier import StreamCodec
+from flow_engine.errors import CallTheOperator
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 from flow_engine.values import JsonValue
 
@@ -75,6 +77,18 @@ class Recorder:
     def close(self) -> None:
         with suppress(OSError):  # it is closed all the same, without what could not be written
             self._file.close()
+
+
+def open_directory(directory: Path) -> None:
+    """Make it, where it is not there, and see that it takes files. Raises CallTheOperator
+    `recordings_unusable`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        reason = "it is no directory" if isinstance(error, FileExistsError) else error.strerror
+        message = f"recordings cannot be kept in {directory}: {reason}"
+        raise CallTheOperator("recordings_unusable", message) from error
 
 
 def create_recording(directory: Path, stream_id: str, clock: Callable[[], float]) -> Recorder:

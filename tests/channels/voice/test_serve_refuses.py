@@ -119,3 +119,17 @@ def test_a_file_that_is_no_config_is_an_error_at_the_root(
         file.write_bytes(content)
     [line] = refused(file, taken_port)
     assert f"{file}: error at /: " in line
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"), [("/dev/null", "it is no directory"), ("/dev/null/calls", "Not a directory")]
+)
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_a_directory_that_takes_no_recordings_is_told_before_any_call(
+    tmp_path: Path, taken_port: int, command: str, place: str, reason: str
+) -> None:  # V15
+    config = written(tmp_path, example("restaurant"))
+    words = serve_command(config, taken_port)[3:] if command == "serve" else ["voice", "demo"]
+    done = CliRunner().invoke(app, [*words, "--record", place], env=agent_environment())
+    assert done.exit_code == 2, done.output
+    assert f"flow-engine: recordings cannot be kept in {place}: {reason}\n" in done.stderr
