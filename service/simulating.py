@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import cast
 
 from adapters.models.factory import build_model
+from adapters.models.providers import UnknownModelName
 from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.ports.clock import SystemClock
-from flow_engine.ports.models import LanguageModel, NoModel
+from flow_engine.ports.models import LanguageModel, ModelFailed, NoModel
 from flow_engine.testing import simulation, simulations
 from flow_engine.testing.yaml_text import MAX_BYTES, Mistake
 from service import late
@@ -41,11 +42,13 @@ class Simulated:
 
 def simulate(order: Order, settings: Settings) -> Simulated:
     """Raises Unreadable for a persona and a recording, and for runs that cannot be written, OSError for what
-    cannot be read, CallTheOperator `llm_not_configured` where a model is needed and none is set, ModelFailed.
+    cannot be read, CallTheOperator `llm_not_configured` where a model is needed and none is set, or the one
+    that is named cannot be had, ModelFailed.
     """
-    if order.model is not None:
-        settings = settings.model_copy(update={"llm_model": order.model})
-    model = NoModel() if order.recorded else build_model(settings, SystemClock())
+    try:
+        model = NoModel() if order.recorded else build_model(settings, SystemClock(), named=order.model)
+    except (UnknownModelName, ModelFailed) as error:
+        raise CallTheOperator("llm_not_configured", f"--model: {error}") from error
     if order.recorded is None and isinstance(model, NoModel):
         raise CallTheOperator(
             "llm_not_configured",

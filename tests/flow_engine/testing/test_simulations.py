@@ -371,6 +371,21 @@ def test_without_a_model_and_without_a_recording_nothing_can_be_played(
     assert "--recorded" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("model", "said"), [("nope", "'nope' names no model; accepted: "), ("openai:m", "set OPENAI_API_KEY")]
+)
+def test_a_model_that_is_none_is_told_by_the_option_that_named_it(
+    monkeypatch: pytest.MonkeyPatch, model: str, said: str
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    persona = PERSONAS / "order-status.yaml"
+    done = simulate(ORDER, "--persona", persona, "--model", model)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("flow-engine: --model: ")
+    assert said in done.stderr
+    assert "FLOW_ENGINE_LLM_MODEL" not in done.stderr
+
+
 # --- by a model -------------------------------------------------------------------------------------
 
 
