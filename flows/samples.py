@@ -15,7 +15,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flow_engine import errors, idempotency, json_values
-from flow_engine.documents import changed_integers
+from flow_engine.documents import changed_by_reading
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord, FlowStore, VersionStore
 from flow_engine.use_cases.flow_service import FlowService
@@ -92,13 +92,13 @@ UNNAMED_FLOW = "flow"
 @dataclass(frozen=True, slots=True)
 class VersionFile:
     """What a file of a version document holds: the version, whatever it is, its flow's id (`UNNAMED_FLOW`
-    where the file names none) and the JSON pointer of the version within the file. `integers` are the errors
-    of those that decoding has changed, with pointers into the version."""
+    where the file names none) and the JSON pointer of the version within the file. `changed` are the errors
+    of what decoding has changed, with pointers into the version."""
 
     version: object
     flow_id: str
     place: str
-    integers: tuple[errors.Finding, ...]
+    changed: tuple[errors.Finding, ...]
 
 
 def unwrapped(raw: object, text: bytes) -> VersionFile:
@@ -111,12 +111,12 @@ def unwrapped(raw: object, text: bytes) -> VersionFile:
     version = json_values.as_object(outer["version"]) if wrapped else outer
     flow_id = json_values.as_object(outer.get("flow")).get("_id", version.get("conversationalFlowId"))
     place = "/version" if wrapped else ""
-    changed = (each for each in changed_integers(text) if each.pointer.startswith(f"{place}/"))
+    changed = (each for each in changed_by_reading(text) if f"{each.pointer}/".startswith(f"{place}/"))
     return VersionFile(
         version=version if isinstance(raw, dict) else raw,
         flow_id=flow_id if isinstance(flow_id, str) else UNNAMED_FLOW,
         place=place,
-        integers=tuple(replace(each, pointer=each.pointer.removeprefix(place)) for each in changed),
+        changed=tuple(replace(each, pointer=each.pointer.removeprefix(place)) for each in changed),
     )
 
 

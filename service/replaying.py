@@ -75,7 +75,7 @@ def candidate(path: Path, settings: Settings) -> Candidate:
         body = orjson.dumps({**raw, "draft": False} if raw else file.version)
         now = datetime.now(UTC)
         submission = submissions.check(
-            body, flow_id=file.flow_id, created_by="replay", now=now, integers=file.integers
+            body, flow_id=file.flow_id, created_by="replay", now=now, changed=file.changed
         )
         flow = compile_flow(orjson.loads(submission.document), submission.entry.content_hash)
     except OSError as error:

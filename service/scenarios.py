@@ -230,7 +230,7 @@ class _Run:
                 flow_id=file.flow_id,
                 created_by=AUTHOR,
                 now=START,
-                integers=file.integers,
+                changed=file.changed,
             )
             return await self.bench.install(submission, file.flow_id)
         except OSError as error:

@@ -28,7 +28,7 @@ from flow_engine.documents.model import (
 )
 from flow_engine.documents.parsing import (
     SET_BY_SERVER,
-    changed_integers,
+    changed_by_reading,
     complete_version,
     content_hash,
     parse_document,
@@ -61,7 +61,7 @@ __all__ = [
     "Task",
     "Variable",
     "VersionDifference",
-    "changed_integers",
+    "changed_by_reading",
     "complete_version",
     "content_hash",
     "difference",

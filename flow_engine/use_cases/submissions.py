@@ -53,10 +53,10 @@ class Submissions:
         flow_id: str,
         created_by: str,
         now: datetime,
-        integers: Sequence[Finding] | None = None,
+        changed: Sequence[Finding] | None = None,
     ) -> Submission:
         """Raises CorrectTheInput with every error at once; nothing is kept of what is refused. `body` are
-        bytes of JSON in UTF-8; where it was decoded before, `integers` are the errors of those that were
+        bytes of JSON in UTF-8; where it was decoded before, `changed` are the errors of what was
         changed then, else None."""
         raw = documents.parse_json(body, self._limits)
         if not isinstance(raw, dict):
@@ -69,7 +69,7 @@ class Submissions:
             created_at=utc_text(now),
             created_by=created_by,
         )
-        changed = documents.changed_integers(body) if integers is None else integers
+        changed = documents.changed_by_reading(body) if changed is None else changed
         elsewhere = _elsewhere(completed["conversationalFlowId"], flow_id)
         try:
             version = documents.parse_version(

@@ -114,7 +114,7 @@ def _checked(name: str, submissions: Submissions) -> FileReport:
             flow_id=file.flow_id,
             created_by="validate",
             now=datetime.now(UTC),
-            integers=file.integers,
+            changed=file.changed,
         )
     except CorrectTheInput as refusal:
         if refusal.code == "json_invalid":
@@ -274,9 +274,9 @@ def _version_in(name: str) -> Mapping[str, object]:
     if not isinstance(file.version, Mapping):
         typer.echo(f"{name}: a version document is a JSON object", err=True)
         raise typer.Exit(UNREADABLE)
-    for each in file.integers:
+    for each in file.changed:
         typer.echo(f"{name}:{file.place}{each.pointer}: {each.code} {each.message}", err=True)
-    if file.integers:
+    if file.changed:
         raise typer.Exit(UNREADABLE)
     return cast("Mapping[str, object]", file.version)
 

@@ -115,6 +115,17 @@ def test_an_integer_that_would_come_back_changed_fails_however_the_version_is_wr
     ]
 
 
+@pytest.mark.parametrize(
+    "text", ['{"version": {"draft": true, "draft": true}}', '{"version": {}, "version": {}}']
+)
+def test_a_property_that_stands_twice_fails_at_its_place_in_the_file(file: Path, text: str) -> None:  # F9
+    file.write_text(text, "utf-8")
+    code, report = as_json(str(file))
+    assert code == 1
+    twice = [row["pointer"] for row in report["files"][0]["errors"] if row["code"] == "duplicate_key"]
+    assert twice == ["/version/draft" if "draft" in text else "/version"]
+
+
 def test_one_that_is_too_deep_fails_whatever_its_integers_are(file: Path) -> None:  # F9 weakness f
     file.write_text(
         '{"version": {"draft": true, "n": ' + "[" * 1_000 + "9" * 30 + "]" * 1_000 + "}}", "utf-8"

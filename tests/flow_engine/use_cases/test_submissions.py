@@ -279,6 +279,19 @@ class TestIntegers:
         assert digits.encode() in submitted(body).document
 
 
+class TestRepeatedProperties:
+    def test_each_is_refused_with_every_other_error(self) -> None:  # F9
+        raw = orjson.dumps(minimal_version(firstTask="lobby", uiMetadata={"a/b": [{"PLACE": 1}]}))
+        body = raw.replace(b'{"PLACE":1}', b'{"x": {"y": 1, "y": 1}, "x": {}, "z": 2}')
+        body = body[:-1] + b',"firstTask":"lobby"}'
+        found = errors(body)
+        assert found[-1] == ("/firstTask", "unknown_task")
+        assert sorted(found[:-1]) == [
+            ("/firstTask", "duplicate_key"),
+            ("/uiMetadata/a~1b/0/x", "duplicate_key"),
+        ]
+
+
 class TestUnknownProperties:
     def test_a_misspelled_one_is_warned_of_with_the_nearest_name_wherever_it_stands(self) -> None:  # D10
         raw = full_version()
