@@ -2,19 +2,31 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from functools import cache, lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+_LONGEST_NAME = 64
+"""Of a zone, in characters: the longest has 38, and what is longer is not worth keeping."""
 
 
 def tenant_zone(tenant: Mapping[str, object]) -> tzinfo:
-    """`tenant.timezone` when it names a zone, else UTC."""
+    """`tenant.timezone` when it names a zone, in whatever case, else UTC."""
     name = tenant.get("timezone")
-    if isinstance(name, str) and name:
-        try:
-            return ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):  # `Europe` is a directory of the database
-            return UTC
-    return UTC
+    return _zone(name) if isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME else UTC
+
+
+@lru_cache(maxsize=1_024)
+def _zone(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # `Europe` is a directory of the database
+        known = _names_by_lower_case().get(name.lower())
+        return UTC if known is None else ZoneInfo(known)
+
+
+@cache
+def _names_by_lower_case() -> Mapping[str, str]:
+    return {name.lower(): name for name in available_timezones()}
 
 
 def minute_of(moment: datetime) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
@@ -268,6 +269,10 @@ class TestVolatilePart:
     )
     def test_a_zone_that_does_not_exist_is_utc(self, zone: object) -> None:
         assert tenant_zone({"timezone": zone}) is UTC  # F24
+
+    @pytest.mark.parametrize("zone", ["europe/rome", "EUROPE/ROME", "Europe/rome"])
+    def test_a_zone_is_known_in_any_case(self, zone: str) -> None:
+        assert tenant_zone({"timezone": zone}) is ZoneInfo("Europe/Rome")  # F24
 
     @pytest.mark.parametrize(
         ("seconds", "shown"),
