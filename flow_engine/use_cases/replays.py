@@ -348,17 +348,18 @@ class Replays:
         installation = self._platform
         # Of its own: what a platform keeps belongs to one thread.
         platform = Platform(installation.prompts, installation.address, installation.memory_format)
-        replay = Replay(flow, platform)
+        replay, foreign = Replay(flow, platform), list[Finding]()
         for conversation in chosen:
             recording = await self._recordings.recording(conversation, in_clear=True)
             if recording.flow_id != flow_id:
                 name = conversation.conversation_id
                 message = f"conversation {name!r} is of flow {recording.flow_id!r}, not of {flow_id!r}"
                 place = pointer("conversations", list(order.conversations).index(name))
-                raise CorrectTheInput(
-                    "body_invalid", message, [Finding(place, "conversation_of_other_flow", message)]
-                )
-            await asyncio.to_thread(asyncio.run, replay.add(recording))
+                foreign.append(Finding(place, "conversation_of_other_flow", message))
+            elif not foreign:
+                await asyncio.to_thread(asyncio.run, replay.add(recording))
+        if foreign:
+            raise CorrectTheInput("body_invalid", "only conversations of the flow can be replayed", foreign)
         return replay.report()
 
 

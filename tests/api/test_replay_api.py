@@ -103,13 +103,15 @@ async def test_what_is_not_there_is_told(scene: Scene) -> None:
         assert (reply.status_code, reply.json()["code"]) == (404, code)
 
 
-async def test_a_conversation_of_another_flow_is_refused(scene: Scene) -> None:
+async def test_every_conversation_of_another_flow_is_refused_at_once(scene: Scene) -> None:
     other = await scene.publish(clinic(_id="other-1"), flow_name="Other")
     flows = {flow["name"]: flow["id"] for flow in (await scene.http.get("/v1/flows")).json()}
     reply = await replays(scene, {"conversations": ["asked", "visited"]}, other, flows["Other"])
     assert reply.status_code == 422
-    [finding] = reply.json()["errors"]
-    assert (finding["pointer"], finding["code"]) == ("/conversations/0", "conversation_of_other_flow")
+    assert [(each["pointer"], each["code"]) for each in reply.json()["errors"]] == [
+        ("/conversations/0", "conversation_of_other_flow"),
+        ("/conversations/1", "conversation_of_other_flow"),
+    ]
 
 
 async def test_a_draft_that_could_not_be_saved_is_refused_with_every_error(scene: Scene) -> None:
