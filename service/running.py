@@ -24,7 +24,7 @@ from api.auth import LOCAL
 from flow_engine.errors import FlowEngineError
 from flow_engine.ports.telemetry import Tracing
 from service import background, logs, supervisor, wiring
-from service.settings import Settings
+from service.settings import Settings, refusal_line
 
 FINISHED_WITHIN_S: Final = 10
 """So long may requests go on when their process stops; then they are cut off, also where nobody reads the
@@ -75,7 +75,7 @@ def serve_by_workers(settings: Settings, host: str, port: int, workers: int) -> 
         try:
             _serve_as_worker(settings, (host, port), listening, supervisor.ChannelEnd(channel))
         except FlowEngineError as refused:
-            typer.echo(f"flow-engine: {refused.detail}", err=True)
+            typer.echo(refusal_line(refused), err=True)
             raise SystemExit(2) from None
 
     gc.collect()

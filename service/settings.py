@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from adapters.redis_address import checked_redis_url
 from flow_engine.documents import DocumentLimits
 from flow_engine.documents.findings import problems_of
-from flow_engine.errors import CallTheOperator, CorrectTheInput
+from flow_engine.errors import CallTheOperator, CorrectTheInput, FlowEngineError
 from service import late
 
 PREFIX = "FLOW_ENGINE_"
@@ -264,3 +264,16 @@ def read_settings(kind: type[_Read], variable: Callable[[str], str] = variable_o
     except ValidationError as error:
         wrong = [f"{variable(str(each.place[0]))}: {each.message}" for each in problems_of(error)]
         raise CallTheOperator("settings_invalid", "; ".join(wrong)) from None
+
+
+_WHERE = {
+    "memory_unavailable": "; it is looked for at FLOW_ENGINE_REDIS_URL",
+    "memory_refused": "; it is looked for at FLOW_ENGINE_REDIS_URL",
+    "flow_store_unavailable": "; it is looked for at FLOW_ENGINE_MONGO_URL, or in FLOW_ENGINE_DATA_DIR",
+}
+"""Which setting says where a store is, by the code of the refusal that it causes."""
+
+
+def refusal_line(refused: FlowEngineError) -> str:
+    """What a command that cannot be done says on standard error."""
+    return f"flow-engine: {refused.detail}{_WHERE.get(refused.code, '')}"

@@ -25,15 +25,7 @@ from typer.core import TyperGroup
 from flow_engine.errors import CallTheOperator, FlowEngineError
 from service import late
 from service.cli import flow, gateway, importing, mail, voice, workspace
-from service.settings import PREFIX, Settings, read_settings, shown_value, variable_of
-
-_WHERE = {
-    "memory_unavailable": "; it is looked for at FLOW_ENGINE_REDIS_URL",
-    "memory_refused": "; it is looked for at FLOW_ENGINE_REDIS_URL",
-    "flow_store_unavailable": "; it is looked for at FLOW_ENGINE_MONGO_URL, or in FLOW_ENGINE_DATA_DIR",
-}
-"""Which setting says where a store is, by the code of the refusal that it causes."""
-
+from service.settings import PREFIX, Settings, read_settings, refusal_line, shown_value, variable_of
 
 _NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """What the system answers where a file takes no more: no room, or a device that is gone."""
@@ -62,8 +54,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except FlowEngineError as refused:
-            where = _WHERE.get(refused.code, "")
-            typer.echo(f"flow-engine: {refused.detail}{where}", err=True)
+            typer.echo(refusal_line(refused), err=True)
             raise typer.Exit(2) from None
 
 

@@ -141,3 +141,19 @@ def test_a_port_that_somebody_serves_is_not_shared_with_them(monkeypatch: pytest
         refused = CliRunner().invoke(app, ["serve", "--workers", "2", "--port", str(port)])
     assert refused.exit_code == 2
     assert f"port {port}" in refused.stderr
+
+
+def test_a_redis_that_is_away_is_told_with_its_setting_as_by_a_single_process(tmp_path: Path) -> None:  # F46
+    command = (sys.executable, "-m", "service.cli", "serve", "--workers", "2", "--port", str(free_port()))
+    refused = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(REDIS_URL="redis://127.0.0.1:1", DATA_DIR=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert refused.returncode == 2
+    where = "; it is looked for at FLOW_ENGINE_REDIS_URL"
+    assert f"flow-engine: the conversation memory does not answer{where}\n" in refused.stderr
