@@ -7,6 +7,7 @@ Neither holds a conversation's id: there is nothing to erase in them.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -75,15 +76,14 @@ class RedisOperations:
         return seen
 
     async def jobs(self, now: datetime, *, at_most: int) -> Sequence[SeenJob]:
-        found = await self._driver.zrange(keys.JOBS_KEY, at_most=at_most)
-        names = [name.decode() for name, _ in found]
+        listed: list[tuple[Job, float]] = []
+        for name, score in await self._driver.zrange(keys.JOBS_KEY, at_most=at_most):
+            with suppress(ValueError):  # a newer release wrote it down, or nobody
+                listed.append((Job.named(name.decode()), score))
+        names = [job.name for job, _ in listed]
         leases = await self._driver.hmget(keys.JOB_LEASES_KEY, names) if names else ()
         seen: list[SeenJob] = []
-        for name, (_, score), lease in zip(names, found, leases, strict=True):
-            try:
-                job = Job.named(name)
-            except ValueError:  # a newer release wrote it down
-                continue
+        for (job, score), lease in zip(listed, leases, strict=True):
             # A lease is `token:attempt:end:again`, see claim_jobs.lua; without a token nobody holds the job.
             held = lease is not None and not lease.startswith(b":") and score > keys.due_score(now)
             seen.append(SeenJob(job, _instant(score), held))

@@ -50,8 +50,8 @@ class RedisJobSchedule:
         for name, attempt, delays in zip(found[::3], found[1::3], found[2::3], strict=True):
             try:
                 claims.append(Claim(Job.named(name.decode()), token, int(attempt), int(delays)))
-            except ValueError:  # a newer release wrote it down: it is left for one that knows it
-                await self._settled(name.decode(), token, again_at=_own_score(now + UNKNOWN_AGAIN_AFTER))
+            except ValueError:  # a newer release wrote it down, or nobody: it is left for one that knows it
+                await self._settled(name, token, again_at=_own_score(now + UNKNOWN_AGAIN_AFTER))
         return claims
 
     async def renew(self, claim: Claim, now: datetime, *, lease_s: float) -> bool:
@@ -60,11 +60,11 @@ class RedisJobSchedule:
         return bool(await self._driver.run(self._renew, _SCHEDULE_KEYS, args))
 
     async def finish(self, claim: Claim) -> None:
-        await self._settled(claim.job.name, claim.token)
+        await self._settled(claim.job.name.encode(), claim.token)
 
     async def retry(self, claim: Claim, due_at: datetime, *, delayed: bool = False) -> None:
         delays = claim.delays + 1 if delayed else 0
-        await self._settled(claim.job.name, claim.token, again_at=_own_score(due_at), delays=delays)
+        await self._settled(claim.job.name.encode(), claim.token, again_at=_own_score(due_at), delays=delays)
 
     async def bury(self, claim: Claim, reason: str, now: datetime) -> None:
         """The job's earlier letter, if it has one, is replaced; beyond MOST_LETTERS the oldest go."""
@@ -72,11 +72,11 @@ class RedisJobSchedule:
         letter = orjson.dumps(
             {"job": name, "reason": reason, "attempts": claim.attempt, "buriedAt": encode_instant(now)}
         )
-        await self._settled(name, claim.token, letter=letter, buried_at=keys.due_score(now))
+        await self._settled(name.encode(), claim.token, letter=letter, buried_at=keys.due_score(now))
 
     async def _settled(
         self,
-        name: str,
+        name: bytes,
         token: str,
         *,
         again_at: str = "",
@@ -89,7 +89,7 @@ class RedisJobSchedule:
             "token": token,
             "again_at": again_at,
             "delays": delays,
-            "letter_id": sha256(name.encode()).hexdigest()[:16] if letter else "",
+            "letter_id": sha256(name).hexdigest()[:16] if letter else "",
             "letter": letter,
             "buried_at": buried_at,
             "most_letters": MOST_LETTERS,

@@ -23,6 +23,7 @@ from memory.keys import (
     JOBS_KEY,
     due_score,
 )
+from memory.operations import RedisOperations
 from memory.schedule import MOST_LETTERS, RedisDeadLetters, RedisJobSchedule
 from tests.memory.conversation_samples import Conversation
 from tests.redis_fixture import RedisServer, StartRedis, client_of
@@ -127,6 +128,15 @@ class TestClaiming:
         assert await place.claim() == []
         assert await place.claim(after(LEASE_S + 1)) == []
         assert list(await place.due()) == ["rewind:t:c:"]
+
+    @pytest.mark.parametrize("name", [b"\xff\xfe", b"mine:t:\xff:", b"", b":", b"mine:t:c", b"mine:t:c::x"])
+    async def test_a_name_that_nobody_can_read_holds_up_no_other(self, place: Place, name: bytes) -> None:
+        await client_of(place.store).zadd(JOBS_KEY, {name: due_score(T0)})  # F41
+        await place.put(job())
+        assert [job.job for job in await RedisOperations(place.store.driver).jobs(T0, at_most=9)] == [job()]
+        await place.schedule.finish(await place.claim_one())
+        assert await place.claim(after(LEASE_S + 1)) == []
+        assert await client_of(place.store).zrange(JOBS_KEY, 0, -1) == [name]
 
     async def test_a_server_that_forgot_its_scripts_goes_on(self, place: Place) -> None:
         await place.put(job())
