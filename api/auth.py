@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from codecs import BOM_UTF8
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -144,9 +145,10 @@ class Keyring:
     @classmethod
     def parse(cls, text: bytes) -> Keyring:
         """Read `{"keys": [{"key" | "sha256", "tenant", "scopes"}]}`. Raises CallTheOperator. `sha256` in 64
-        hexadecimal digits, keys of at least 16 characters."""
+        hexadecimal digits, keys of at least 16 characters. A byte order mark, as editors on Windows write it,
+        says nothing."""
         try:
-            entries = _KeysFile.model_validate_json(text).keys
+            entries = _KeysFile.model_validate_json(text.removeprefix(BOM_UTF8)).keys
         except ValidationError as error:
             places = ", ".join(breaches_of(error))
             raise CallTheOperator(

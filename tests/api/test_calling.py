@@ -118,6 +118,11 @@ class TestKeys:
         ring = keyring({"key": KEY}, {"key": f"{KEY}-2", "tenant": "beta"}, {"key": f"{KEY}-3"})
         assert ring.tenants() == {"acme", "beta"}  # F43
 
+    def test_a_file_may_begin_with_a_byte_order_mark(self) -> None:
+        entry = {"key": KEY, "tenant": "acme", "scopes": ["agent"]}
+        ring = Keyring.parse(b"\xef\xbb\xbf" + orjson.dumps({"keys": [entry]}))
+        assert ring.tenants() == {"acme"}  # F43
+
     @pytest.mark.parametrize(
         ("file", "told"),
         [
