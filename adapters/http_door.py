@@ -97,6 +97,10 @@ class Door(HttpToolsProtocol):
         refusal = self._refusal or problem(HTTPStatus.BAD_REQUEST, "http_invalid", "this is no HTTP request")
         self._refuse(refusal)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Who is not switched to another protocol is answered in this one (RFC 9110, 7.8), which is no matter
+        for the log; uvicorn would tell the operator to install something."""
+
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection is another protocol's, with limits of its own in bytes."""
         self._stop_timer()

@@ -201,3 +201,17 @@ async def test_a_request_that_cannot_be_read_is_one_line_of_the_log(  # F46
     assert line.pop("timestamp").endswith("Z")
     told = {"event": "Invalid HTTP request received.", "level": "warning", "logger": "uvicorn.error"}
     assert (line, written.err) == (told, b"")
+
+
+@pytest.mark.parametrize("protocol", [b"websocket", b"h2c"])
+async def test_who_asks_for_another_protocol_is_answered_in_this_one(  # F46
+    protocol: bytes, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    configure_logging("info")
+    upgrade = b"connection: upgrade\r\nupgrade: " + protocol + b"\r\ncontent-length: 0\r\n\r\n"
+    async with behind_a_door(echo, LIMITS) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD + upgrade)
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+        writer.close()
+    assert capfdbinary.readouterr() == (b"", b"")
