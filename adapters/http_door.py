@@ -58,6 +58,8 @@ class Door(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # For who gives a client up: the end that uvicorn makes waits until all that was sent is taken.
+        self.app_state = {**self.app_state, "abort": transport.abort}
         self._after(self.limits.head_s, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -23,6 +23,7 @@ EVENT_STREAM = "text/event-stream"
 KEEP_ALIVE_S = 15.0
 TAKEN_WITHIN_S = 30.0
 """A client that does not take what is sent for so long is given up."""
+NOT_TAKEN = "not_taken"
 
 _WEIGHT = re.compile(r"[01](\.[0-9]{0,3})?")
 _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
@@ -95,6 +96,10 @@ class EventStream(Response, Generic[_Part]):
             await asyncio.wait({writing, gone})
         if not writing.cancelled():
             reason = writing.result()
+        abort = scope.get("state", {}).get("abort")
+        if reason == NOT_TAKEN and abort is not None:  # of the server's door
+            abort()
+            await _gone(receive)
         seconds = round(time.monotonic() - began, 1)
         log.info("stream_ended", reason=reason, entries=self._entries, seconds=seconds)
 
@@ -111,7 +116,7 @@ class EventStream(Response, Generic[_Part]):
                                 {"type": "http.response.body", "body": text, "more_body": ended is None}
                             )
                     except TimeoutError:
-                        return "not_taken"
+                        return NOT_TAKEN
                     kept_alive_at = time.monotonic()
                 if ended is not None:
                     return ended

@@ -1,15 +1,19 @@
-"""`serve` ends in bounded time, whoever is still connected."""
+"""`serve` ends in bounded time, whoever is still connected, and gives up who takes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncGenerator
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
 import uvicorn
 
 from adapters.http_door import listen
+from api import streams
+from flow_engine.use_cases.following import Followed
 from service import running
 
 pytestmark = pytest.mark.anyio
@@ -36,3 +40,30 @@ async def test_a_client_that_does_not_read_its_reply_holds_no_end_up(
                 await asyncio.sleep(0.01)
             server.should_exit = True
             await serving
+
+
+async def test_a_stream_that_is_not_taken_ends_with_its_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # F42
+    monkeypatch.setattr(streams, "TAKEN_WITHIN_S", 0.2)
+
+    async def entries() -> AsyncGenerator[Followed]:
+        while True:
+            yield Followed([cast("Any", {"seq": 1, "text": "x" * 1024 * 1024})])
+
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        await streams.EventStream(entries(), nullcontext(), streams.journal_events)(scope, receive, send)
+
+    listening = listen("127.0.0.1", 0)
+    server = uvicorn.Server(running.server_config(cast("Any", endless)))
+    serving = asyncio.create_task(server.serve([listening]))
+    with socket.create_connection(listening.getsockname()) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        async with asyncio.timeout(10):
+            while not server.server_state.connections:
+                await asyncio.sleep(0.01)
+            while server.server_state.connections:
+                await asyncio.sleep(0.01)
+            server.should_exit = True
+            await serving
+    assert not caplog.records
