@@ -363,6 +363,8 @@ class ConversationalFlowRunner(HumanPart):
             **remembered,
         )
         self.task = flow.tasks[task_id]
+        if (self.session.pending_command or "").startswith(commands.START_TASK):  # by its name of before
+            self._update(pending_command=commands.start_task(self.task))
         self._set_deadline()
         self._note("version_migrated", **{"from": old_version, "to": flow.version_id})
 

@@ -11,6 +11,7 @@ import pytest
 
 from flow_engine.ports.outbound import OutboundReply
 from tests.api.harness import HANDLER, Scene, clinic, entry, multi_contact, open_scene
+from tests.api.test_advance import booking
 from tests.api.test_approvals import desk
 from tests.api.test_digressions import shop
 from tests.flow_engine.documents.samples import JsonObject
@@ -162,6 +163,17 @@ async def test_a_language_that_the_new_version_lacks_gives_way_to_its_default() 
         assert (data["language"], data["supportedLanguages"]) == ("es-ES", ["es-ES", "en-US"])
         assert "In es-ES." in data["prompt"]
         assert (await scene.started(conversationId="english"))["language"] == "en-US"
+
+
+async def test_a_task_that_the_agent_has_yet_to_be_told_of_is_told_as_it_is_called_now() -> None:  # F25
+    way = {"who": {"count": {"when": "has(vars.var_string)", "advance": "auto"}}}
+    async with open_scene(booking(way)) as scene:
+        await scene.started()
+        assert (await scene.written(entry("var_string", "Ann")))["advanced"]["to"] == "how many"
+        following = booking(way)
+        following["tasks"][1]["name"] = "how often"
+        await migrate(scene, await publish_next(scene, following), dry_run=False)
+        assert (await scene.prompt())["command"] == "/start_task how often AIO"
 
 
 async def test_what_stands_in_the_way_is_said_and_the_conversation_stays(scene: Scene) -> None:
