@@ -7,6 +7,7 @@ from pathlib import Path
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.console import (
+    CALL,
     IN_A_BROWSER,
     WITHIN_MS,
     Console,
@@ -419,6 +420,43 @@ def test_what_was_refused_is_what_is_tried_again(tmp_path: Path) -> None:
             page.unroute(refused)
             page.get_by_role("button", name="Try again").click()
             expect(shown).to_be_visible()
+
+
+def test_a_next_page_of_conversations_that_is_refused_is_told_and_tried_again_when_asked(
+    tmp_path: Path,
+) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        a_conversation(console.base, published(console.base, "clinic-v1"))
+        asked: list[str] = []
+
+        def two_pages(route: Route) -> None:
+            if "text/event-stream" in route.request.headers["accept"]:
+                route.continue_()
+            elif "cursor=" not in route.request.url:
+                listed = route.fetch().json()
+                route.fulfill(json={**listed, "nextCursor": "older"})
+            elif not asked:
+                asked.append(route.request.url)
+                refusing(route, 503, "away")
+            else:
+                asked.append(route.request.url)
+                listed = route.fetch(url=route.request.url.replace("&cursor=older", "")).json()
+                older = [{**row, "conversationId": "conv-0"} for row in listed["conversations"]]
+                route.fulfill(json={**listed, "conversations": older})
+
+        page.route("**/v1/conversations?*", two_pages)
+        console.open("/conversations")
+        refused = page.get_by_role("alert")
+        expect(refused).to_contain_text("It is away.")
+        expect(page.get_by_text("Live · ")).to_be_visible()
+        call(console.base, "POST", "/v1/handle-human-task", {**CALL, "outcome": "taken_over"})
+        page.wait_for_timeout(1_500)
+        assert len(asked) == 1
+        expect(page.get_by_role("link", name="conv-1")).to_be_visible()
+        refused.get_by_role("button", name="Try again").click()
+        expect(page.get_by_role("link", name="conv-0")).to_be_visible()
+        expect(refused).to_have_count(0)
 
 
 def test_a_replay_is_shown_of_the_version_that_it_was_of(tmp_path: Path) -> None:

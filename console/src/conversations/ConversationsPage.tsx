@@ -2,6 +2,7 @@ import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-quer
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type ReactNode, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useSearchParams } from "react-router";
+import { Refused } from "../api/client";
 import { flowsQuery } from "../flows/queries";
 import { useMoment, useText } from "../i18n";
 import { Badge, Button, Field, PageHead, type Tone } from "../shell/kit";
@@ -32,16 +33,21 @@ function Conversations(): ReactNode {
   const key = address.toString();
   const filters = useMemo(() => filtersOf(new URLSearchParams(key)), [key]);
   const found = useInfiniteQuery(conversationsQuery(filters));
-  const live = useFollowedList(filters, found.isSuccess);
+  const live = useFollowedList(filters, found.data !== undefined);
+  // A live change clears the error of a query, and what was refused is not asked for again with each of them.
+  const failed = found.failureReason instanceof Refused ? found.failureReason : found.error;
   const rows = useMemo(() => found.data?.pages.flatMap((page) => page.conversations) ?? [], [found.data]);
   const cut = found.data?.pages.at(-1)?.cut === true && !found.hasNextPage;
   const filtered = Object.keys(filters).length > 0;
   return (
     <>
       <FilterBar filters={filters} set={(next) => setAddress(next, { replace: true })} />
-      {found.error !== null && rows.length === 0 ? (
-        <ErrorState error={found.error} retry={() => void found.refetch()} />
-      ) : null}
+      {failed === null ? null : (
+        <ErrorState
+          error={failed}
+          retry={() => void (rows.length > 0 ? found.fetchNextPage() : found.refetch())}
+        />
+      )}
       {found.isPending ? <Loading /> : null}
       {found.isSuccess && rows.length === 0 ? (
         filtered ? (
@@ -65,7 +71,8 @@ function Conversations(): ReactNode {
           <Rows
             rows={rows}
             more={() => {
-              if (found.hasNextPage && !found.isFetchingNextPage) void found.fetchNextPage();
+              if (found.hasNextPage && !found.isFetchingNextPage && failed === null)
+                void found.fetchNextPage();
             }}
           />
         </>
