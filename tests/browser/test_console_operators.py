@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import APIResponse, Route, expect
 from redis import Redis
 
 from flow_engine.ports.dialogue import ConversationRef
@@ -253,6 +253,31 @@ def test_what_was_typed_over_one_waiting_text_is_not_sent_in_place_of_the_next(
         expect(page.get_by_text("A person: approved")).to_have_count(2)
         rows = call(base, "GET", "/v1/conversations/conv-1/journal")
         assert "this week" not in json.dumps(rows)
+        console.was_clean()
+
+
+@needs_a_browser
+def test_an_edit_begun_on_the_next_waiting_text_outlives_a_late_reply_to_the_one_before(
+    tmp_path: Path,
+) -> None:
+    with opened_console(tmp_path) as console:
+        page, base = console.page, console.base
+        a_conversation(base, published(base, "clinic-v1", approval=True))
+        waits = {**CALL, "outcome": "waiting"}
+        call(base, "POST", "/v1/handle-human-task", {**waits, "text": "We refund it today."})
+        late: list[tuple[Route, APIResponse]] = []
+        page.route("**/v1/handle-human-task", lambda route: late.append((route, route.fetch())))
+        console.open("/conversations/conv-1")
+        text = page.get_by_label("What the agent wants to say")
+        page.get_by_role("button", name="Approve", exact=True).click()
+        expect(page.get_by_text("A person: approved")).to_be_visible()
+        call(base, "POST", "/v1/handle-human-task", {**waits, "text": "You come on Monday."})
+        expect(text).to_have_value("You come on Monday.")
+        text.fill("You come on Tuesday.")
+        ((route, response),) = late
+        route.fulfill(response=response)
+        expect(page.get_by_role("button", name="Reject")).to_be_enabled()
+        expect(text).to_have_value("You come on Tuesday.")
         console.was_clean()
 
 

@@ -67,10 +67,8 @@ function HumanPart({ conversation, rows, latest }: Props): ReactNode {
         throw new Error(String(answer.reason)); // somebody else was faster
       }
     },
-    onSuccess: () => {
-      setEdited(null);
-      void queries.invalidateQueries({ queryKey: ["conversation", id] });
-    },
+    // What is typed stays: by now it may be that of the next text.
+    onSuccess: () => void queries.invalidateQueries({ queryKey: ["conversation", id] }),
   });
   const moves: readonly HumanMove[] =
     conversation.status === "active" ? humanMoves(moment.data?.state.taskStatus ?? null) : [];
