@@ -158,6 +158,26 @@ def test_what_could_not_be_published_is_told_once(tmp_path: Path) -> None:
         expect(dialog.get_by_role("alert")).to_have_count(0)
 
 
+def test_what_was_saved_and_not_tagged_is_tagged_when_it_is_published_again(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = opened_version(console)
+        page.get_by_role("button", name="Add task").click()
+        page.get_by_label("When to enter it").fill("For whoever asks twice.")
+        page.route("**/tags/prod", lambda route: refusing(route, 503, "away"))
+        page.get_by_role("button", name="Publish").click()
+        dialog = page.get_by_role("dialog", name="Publish")
+        dialog.get_by_label("Tag").fill("prod")
+        dialog.get_by_role("button", name="Publish").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("It is away.")
+        page.unroute("**/tags/prod")
+        dialog.get_by_role("button", name="Publish").click()
+        expect(page.get_by_text("Published", exact=True)).to_be_visible()
+        rows = call(console.base, "GET", f"/v1/flows/{flow_id}/versions")
+        made = {row["versionId"] for row in rows} - {"clinic-v1", "clinic-v2"}
+        assert made == {row["versionId"] for row in rows if row["tag"] == "prod"}
+
+
 def test_what_was_saved_is_told_though_the_versions_cannot_be_listed_then(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         page = console.page

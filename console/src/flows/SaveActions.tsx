@@ -92,6 +92,14 @@ export function SaveActions({
       here.current = false;
     };
   }, []);
+  /** What was saved and could not be tagged: tried again, it is tagged and not saved a second time. */
+  const untagged = useRef<{ readonly versionId: string; readonly document: VersionDocument } | null>(null);
+  const keep = async (versionId: string, kept: VersionDocument): Promise<void> => {
+    // It is saved, whether or not the list can be read now.
+    await queries.fetchQuery({ ...versionsQuery(base.flowId), staleTime: 0 }).catch(() => undefined);
+    void queries.invalidateQueries({ queryKey: ["flows"], exact: true });
+    if (here.current) saved(versionId, kept); // who has left meanwhile is not brought back
+  };
   const saving = useMutation({
     mutationFn: async (order: Order) => {
       const path = { flow_id: base.flowId };
@@ -101,27 +109,32 @@ export function SaveActions({
       const body = sendable(document, order.draft);
       const version = base.version ?? rows.find((row) => row.versionId === base.versionId);
       const query = placeOf({ ...base, version }, rows, order);
-      const made = await reply(
-        client.POST("/v1/flows/{flow_id}/versions", { params: { path, query }, body }),
-      );
-      if (order.tag !== null && query.tag !== order.tag) {
+      const made =
+        !order.draft && untagged.current?.document === document
+          ? untagged.current
+          : await reply(client.POST("/v1/flows/{flow_id}/versions", { params: { path, query }, body }));
+      if (order.tag !== null && (made === untagged.current || query.tag !== order.tag)) {
+        untagged.current = { versionId: made.versionId, document };
         const tagged = { path: { ...path, tag: order.tag } };
-        await reply(
-          client.PUT("/v1/flows/{flow_id}/tags/{tag}", {
-            params: tagged,
-            body: { versionId: made.versionId, updatedBy: who.name },
-          }),
-        );
+        try {
+          await reply(
+            client.PUT("/v1/flows/{flow_id}/tags/{tag}", {
+              params: tagged,
+              body: { versionId: made.versionId, updatedBy: who.name },
+            }),
+          );
+        } catch (error) {
+          await keep(made.versionId, document);
+          throw error;
+        }
       }
+      untagged.current = null;
       return { versionId: made.versionId, kept: document };
     },
     onSuccess: async ({ versionId, kept }) => {
-      // It is saved, whether or not the list can be read now.
-      await queries.fetchQuery({ ...versionsQuery(base.flowId), staleTime: 0 }).catch(() => undefined);
-      void queries.invalidateQueries({ queryKey: ["flows"], exact: true });
+      await keep(versionId, kept);
       setPublishing(false);
       setMerging(false);
-      if (here.current) saved(versionId, kept); // who has left meanwhile is not brought back
     },
   });
   const publish = (event: FormEvent): void => {
