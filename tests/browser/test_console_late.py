@@ -178,6 +178,26 @@ def test_what_was_saved_and_not_tagged_is_tagged_when_it_is_published_again(tmp_
         assert made == {row["versionId"] for row in rows if row["tag"] == "prod"}
 
 
+def test_a_document_is_typed_on_when_its_schema_comes_late(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        schemas = Held(page, "**/schemas/flow-version.json")
+        opened_version(console)
+        page.get_by_role("tab", name="Document").click()
+        document = page.get_by_role("textbox", name="Document")
+        document.press("Control+Home")
+        document.press("ArrowRight")
+        page.keyboard.type('"glob')
+        schemas.wait()
+        with page.expect_response("**/schemas/flow-version.json"):
+            schemas.let_go()
+        page.wait_for_timeout(200)
+        page.keyboard.type("alP")
+        expect(document).to_contain_text('{"globalP')
+        expect(page.get_by_role("option", name='"globalPrompt"')).to_be_visible()
+        console.was_clean()
+
+
 def test_what_was_saved_is_told_though_the_versions_cannot_be_listed_then(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         page = console.page

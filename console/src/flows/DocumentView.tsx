@@ -1,10 +1,10 @@
 import { type Diagnostic, setDiagnostics } from "@codemirror/lint";
-import { EditorState, Transaction } from "@codemirror/state";
+import { Compartment, EditorState, Transaction } from "@codemirror/state";
 import { EditorView } from "@codemirror/view";
 import { findNodeAtLocation, type Node, parseTree } from "jsonc-parser";
 import { type ReactNode, useEffect, useLayoutEffect, useRef } from "react";
 import { useText } from "../i18n";
-import { historyOf, jsonEditing } from "./codemirror";
+import { helpedBy, historyOf, jsonEditing } from "./codemirror";
 import { segmentsOf, type VersionDocument } from "./document";
 import { difference, typedOn } from "./editor";
 import type { SchemaNode } from "./jsonSchema";
@@ -34,6 +34,8 @@ function nodeAt(tree: Node | undefined, pointer: string): Node | undefined {
   return undefined;
 }
 
+const HELP = new Compartment();
+
 export default function DocumentView(props: DocumentViewProps): ReactNode {
   const say = useText("flows");
   const { document, typed, undo, redo, problems, schema, wanted, readOnly } = props;
@@ -44,6 +46,8 @@ export default function DocumentView(props: DocumentViewProps): ReactNode {
   const label = say("documentTab");
   const latest = useRef("");
   latest.current = typed ?? JSON.stringify(document, null, 2);
+  const known = useRef(schema);
+  known.current = schema;
 
   useEffect(() => {
     if (frame.current === null) return;
@@ -53,7 +57,8 @@ export default function DocumentView(props: DocumentViewProps): ReactNode {
       state: EditorState.create({
         doc: latest.current,
         extensions: [
-          jsonEditing(label, schema),
+          jsonEditing(label),
+          HELP.of(helpedBy(known.current)),
           historyOf(undo, redo),
           EditorState.readOnly.of(readOnly),
           EditorView.updateListener.of(({ docChanged, selectionSet, state, transactions }) => {
@@ -72,7 +77,10 @@ export default function DocumentView(props: DocumentViewProps): ReactNode {
       view.current = null;
       editor.destroy();
     };
-  }, [label, schema, readOnly, undo, redo]);
+  }, [label, readOnly, undo, redo]);
+
+  // Into the editor as it is: one that were made anew would lose its cursor to a schema that is late.
+  useEffect(() => view.current?.dispatch({ effects: HELP.reconfigure(helpedBy(schema)) }), [schema]);
 
   // Before anything more can be typed: what is typed then would be taken back by what was shown before.
   useLayoutEffect(() => {

@@ -31,9 +31,9 @@ export default function MergeView({ flowId, theirs, ours, take }: MergeViewProps
       parent: frame.current,
       a: {
         doc: text(found.data),
-        extensions: [jsonEditing(say("theirs"), undefined), EditorState.readOnly.of(true)],
+        extensions: [jsonEditing(say("theirs")), EditorState.readOnly.of(true)],
       },
-      b: { doc: text(ours), extensions: [jsonEditing(say("ours"), undefined), OWN_HISTORY] },
+      b: { doc: text(ours), extensions: [jsonEditing(say("ours")), OWN_HISTORY] },
       revertControls: "a-to-b",
       collapseUnchanged: { margin: 3, minSize: 6 },
     });

@@ -104,7 +104,7 @@ export function editing(label: string, indents: boolean): Extension {
   ];
 }
 
-export function jsonEditing(label: string, schema: SchemaNode | undefined): Extension {
+export function jsonEditing(label: string): Extension {
   return [
     editing(label, false),
     lineNumbers(),
@@ -113,8 +113,12 @@ export function jsonEditing(label: string, schema: SchemaNode | undefined): Exte
     indentOnInput(),
     json(),
     lintGutter(),
-    schema === undefined ? [] : [autocompletion({ override: [completing(schema)] }), hovering(schema)],
   ];
+}
+
+/** What is completed and explained in a JSON text, once its schema is there. */
+export function helpedBy(schema: SchemaNode | undefined): Extension {
+  return schema === undefined ? [] : [autocompletion({ override: [completing(schema)] }), hovering(schema)];
 }
 
 function completing(schema: SchemaNode): (context: CompletionContext) => CompletionResult | null {
