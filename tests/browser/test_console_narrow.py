@@ -1,0 +1,30 @@
+"""The console on narrow screens and by keyboard: nothing is out of sight or behind a bar."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.browser.console import IN_A_BROWSER, call, opened_console
+
+pytestmark = IN_A_BROWSER
+
+FOCUSED_IS_SEEN = """() => {
+    const focused = document.activeElement;
+    const {x, y, width, height} = focused.getClientRects()[0];
+    return focused.contains(document.elementFromPoint(x + width / 2, y + height / 2));
+}"""
+
+
+def test_what_has_the_focus_is_not_behind_a_bar(tmp_path: Path) -> None:
+    with opened_console(tmp_path, width="narrow") as console:
+        page = console.page
+        for number in range(20):
+            flow = {"name": f"Flow {number}", "campaignId": "c", "updatedBy": "ada"}
+            call(console.base, "POST", "/v1/flows", flow)
+        console.open("/flows")
+        page.get_by_label("Search flows").focus()
+        for key in ("Tab", "Shift+Tab"):
+            for _ in range(20):
+                page.keyboard.press(key)
+                assert page.evaluate(FOCUSED_IS_SEEN), page.evaluate("document.activeElement.outerHTML")
+        console.was_clean()
