@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.browser.console import IN_A_BROWSER, call, opened_console
+from playwright.sync_api import expect
+
+from tests.browser.console import IN_A_BROWSER, call, opened_console, published
 
 pytestmark = IN_A_BROWSER
 
@@ -27,4 +29,14 @@ def test_what_has_the_focus_is_not_behind_a_bar(tmp_path: Path) -> None:
             for _ in range(20):
                 page.keyboard.press(key)
                 assert page.evaluate(FOCUSED_IS_SEEN), page.evaluate("document.activeElement.outerHTML")
+        console.was_clean()
+
+
+def test_the_tab_of_the_address_is_in_sight(tmp_path: Path) -> None:
+    with opened_console(tmp_path, width="narrow") as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        for path, tab in (("/operations?show=mail", "Mail runs"), (f"/flows/{flow_id}/publishing", "Tags")):
+            console.open(path)
+            expect(page.get_by_role("tab", name=tab)).to_be_in_viewport(ratio=1)
         console.was_clean()

@@ -4,7 +4,7 @@ import type { ReactNode } from "react";
 import { Link, useSearchParams } from "react-router";
 import { client, reply } from "../api/client";
 import { useMoment, useSpeech, useText } from "../i18n";
-import { Badge, Button, PageHead, type Tone } from "../shell/kit";
+import { Badge, Button, chosenInSight, PageHead, type Tone } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
 import { ChatDecisions } from "./ChatDecisions";
@@ -48,7 +48,7 @@ export default function OperationsPage(): ReactNode {
       >
         <Tabs.List className="tabs scrolling" aria-label={say("title")}>
           {panes.map((pane) => (
-            <Tabs.Trigger key={pane} className="tab" value={pane}>
+            <Tabs.Trigger key={pane} ref={chosenInSight} className="tab" value={pane}>
               {say(`pane_${pane}`)}
             </Tabs.Trigger>
           ))}

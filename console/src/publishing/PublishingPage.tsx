@@ -4,7 +4,7 @@ import type { ReactNode } from "react";
 import { Link, useParams, useSearchParams } from "react-router";
 import { flowsQuery, versionsQuery } from "../flows/queries";
 import { useText } from "../i18n";
-import { PageHead } from "../shell/kit";
+import { chosenInSight, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, NotFound, ScopeMissing } from "../shell/states";
 import { Compare } from "./Compare";
@@ -62,7 +62,7 @@ export default function PublishingPage(): ReactNode {
         >
           <Tabs.List className="tabs scrolling" aria-label={say("title")}>
             {PANES.map((pane) => (
-              <Tabs.Trigger key={pane} className="tab" value={pane}>
+              <Tabs.Trigger key={pane} ref={chosenInSight} className="tab" value={pane}>
                 {say(`pane_${pane}`)}
               </Tabs.Trigger>
             ))}

@@ -61,6 +61,11 @@ export function Badge({
   return <span className={`badge ${tone}`}>{children}</span>;
 }
 
+/** As the `ref` of tabs that scroll: the one that the address has chosen is in sight. */
+export function chosenInSight(tab: HTMLElement | null): void {
+  if (tab?.dataset.state === "active") tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
 interface DialogProps {
   readonly title: string;
   readonly open: boolean;
