@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.browser.console import IN_A_BROWSER, call, opened_console, published
+from tests.browser.console import IN_A_BROWSER, call, opened_console, published, within_its_width
 
 pytestmark = IN_A_BROWSER
 
@@ -40,3 +40,14 @@ def test_the_tab_of_the_address_is_in_sight(tmp_path: Path) -> None:
             console.open(path)
             expect(page.get_by_role("tab", name=tab)).to_be_in_viewport(ratio=1)
         console.was_clean()
+
+
+def test_the_filters_of_conversations_fit_the_narrowest_screen(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        page.set_viewport_size({"width": 320, "height": 640})
+        console.open("/conversations")
+        filters = page.get_by_role("search", name="Filters")
+        expect(filters.get_by_label("To")).to_be_visible()
+        assert filters.evaluate("element => element.scrollWidth <= element.clientWidth")
+        within_its_width(page)
