@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import expect
 
 from tests.browser.console import IN_A_BROWSER, call, opened_console, published, within_its_width
+from tests.browser.test_console_late import Held
+from tests.service_process import ROOT
 
 pytestmark = IN_A_BROWSER
 
@@ -51,3 +55,37 @@ def test_the_filters_of_conversations_fit_the_narrowest_screen(tmp_path: Path) -
         expect(filters.get_by_label("To")).to_be_visible()
         assert filters.evaluate("element => element.scrollWidth <= element.clientWidth")
         within_its_width(page)
+
+
+def a_graph_that_is_arranged(base: str) -> str:
+    """The address of the graph of a flow whose tasks have no places yet."""
+    document: dict[str, Any] = json.loads((ROOT / "examples/refunds/flow.json").read_text("utf-8"))
+    del document["conversationalFlowId"]
+    flow = call(base, "POST", "/v1/flows", {"name": "Refunds", "campaignId": "c", "updatedBy": "ada"})
+    made = call(base, "POST", f"/v1/flows/{flow['id']}/versions", document)
+    return f"/flows/{flow['id']}/versions/{made['versionId']}"
+
+
+def test_a_graph_is_shown_whole_once_it_is_arranged_unless_somebody_looks_around(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        address = a_graph_that_is_arranged(console.base)
+        last = page.locator(".react-flow__node[data-id=goodbye]")
+        view = page.locator(".react-flow__viewport")
+        for looks_around in (False, True):
+            engine = Held(page, "**/assets/elk-worker*")
+            console.open(address)
+            engine.wait()
+            expect(last).to_be_in_viewport(ratio=0.9)
+            if looks_around:
+                page.get_by_role("button", name="Zoom In").click()
+                page.wait_for_timeout(500)  # until it is zoomed
+            seen, before = (each.get_attribute("style") or "" for each in (view, last))
+            engine.let_go()
+            expect(last).not_to_have_attribute("style", before)
+            if looks_around:
+                page.wait_for_timeout(300)
+                expect(view).to_have_attribute("style", seen)
+            else:
+                expect(last).to_be_in_viewport(ratio=0.9)
+        console.was_clean()

@@ -76,10 +76,16 @@ export default function Canvas(props: CanvasProps): ReactNode {
   );
 }
 
+interface Positions {
+  readonly positions: Readonly<Record<string, Point>>;
+  /** Those that ELK has found; null until then, and where it is not asked. */
+  readonly better: Readonly<Record<string, Point>> | null;
+}
+
 /** Positions of the document; of tasks that have none in layers at once, and better when ELK is done. */
-function usePositions(document: VersionDocument): Readonly<Record<string, Point>> {
+function usePositions(document: VersionDocument): Positions {
   const kept = useMemo(() => positionsOf(document), [document]);
-  const [better, setBetter] = useState<Readonly<Record<string, Point>>>({});
+  const [better, setBetter] = useState<Positions["better"]>(null);
   const shape = useMemo(
     () => JSON.stringify(tasksOf(document).map((task) => [task._id, task.connectedTasks ?? []])),
     [document],
@@ -95,13 +101,14 @@ function usePositions(document: VersionDocument): Readonly<Record<string, Point>
       wanted = false;
     };
   }, [shape, unplaced]);
-  return useMemo(() => ({ ...quick, ...better, ...kept }), [quick, better, kept]);
+  const positions = useMemo(() => ({ ...quick, ...better, ...kept }), [quick, better, kept]);
+  return { positions, better };
 }
 
 function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly }: CanvasProps): ReactNode {
   const say = useText("flows");
   const flow = useReactFlow<TaskNodeType>();
-  const positions = usePositions(document);
+  const { positions, better } = usePositions(document);
   const [chosenEdges, setChosenEdges] = useState<ReadonlySet<string>>(new Set());
   const drawn = useMemo(
     () =>
@@ -164,8 +171,19 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
     [change, document],
   );
 
+  // The whole graph is shown as it is drawn in the end, unless somebody has begun to look around in it.
+  const lookedAround = useRef(false);
+  const looksAround = (): void => {
+    lookedAround.current = true;
+  };
+  const [settled, setSettled] = useState(false);
+  useEffect(() => setSettled(better !== null), [better]); // true when the nodes have their better places too
+  useEffect(() => {
+    if (settled && !lookedAround.current) void flow.fitView(FIT);
+  }, [settled, flow]);
   const look = useCallback(
     (id: string) => {
+      lookedAround.current = true;
       const at = flow.getNode(id)?.position;
       if (at !== undefined)
         void flow.setCenter(at.x + NODE.width / 2, at.y + NODE.height / 2, { zoom: 1, duration: 200 });
@@ -256,7 +274,14 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
 
   return (
     // biome-ignore lint/a11y/noStaticElementInteractions: shortcuts of the canvas, each of which has a button or a key of its own
-    <div className="canvas" ref={frame} onKeyDown={pressed}>
+    <div
+      className="canvas"
+      ref={frame}
+      onKeyDown={pressed}
+      onKeyDownCapture={looksAround}
+      onPointerDownCapture={looksAround}
+      onWheelCapture={looksAround}
+    >
       <div className="canvas-tools" role="toolbar" aria-label={say("tools")}>
         <Button disabled={readOnly} onClick={add} title="N">
           {say("addTask")}
