@@ -89,3 +89,15 @@ def test_a_graph_is_shown_whole_once_it_is_arranged_unless_somebody_looks_around
             else:
                 expect(last).to_be_in_viewport(ratio=0.9)
         console.was_clean()
+
+
+def test_a_task_shows_that_it_has_the_focus(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        console.open(a_graph_that_is_arranged(console.base))
+        task = page.locator(".react-flow__node").first
+        expect(task).to_be_visible()
+        page.keyboard.press("Tab")  # from here on the keyboard leads
+        task.focus()
+        expect(task).to_have_css("outline-style", "solid")
+        console.was_clean()
