@@ -7,7 +7,7 @@ A JSON list of objects, or an object that holds the list as `agents` or `restaur
     type                     the template's name, `restaurant` where it is left out
     sipBridge                true: a SIP bridge runs beside the agent, with
     sipDomain                host or host:port of its server
-    sipUsername, sipPassword
+    sipUsername, sipPassword of an account that no other agent has
     publicUrl                where the carrier reaches this agent, https://host[:port][/path]
     phoneNumber              the number that callers dial, by which a shared address finds the agent
     webhookSecret            what OpenAI signs this agent's webhooks with, whsec_...
@@ -16,7 +16,7 @@ Properties beside these are ignored: the list serves others as well.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -111,12 +111,14 @@ def read_agents(body: bytes) -> AgentsList:
     place, entries = _entries(document)
     agents: list[Listed] = []
     refused: list[Refused] = []
-    taken: dict[str, str] = {}
+    taken: dict[Hashable, str] = {}
     for index, entry in enumerate(entries):
         read = _entry(entry, (*place, index), taken)
         if isinstance(read, Listed):
             agents.append(read)
             taken[read.id.casefold()] = read.id
+            if read.sip is not None:
+                taken[_account(read.sip)] = read.id
         else:
             refused.append(read)
     return AgentsList(tuple(agents), tuple(refused))
@@ -133,7 +135,12 @@ def _entries(document: JsonValue) -> tuple[tuple[str, ...], Sequence[JsonValue]]
     raise ListUnavailable(f"{PATH} answered with no list; accepted are a list, or an object with 'agents'")
 
 
-def _entry(entry: JsonValue, place: tuple[str | int, ...], taken: Mapping[str, str]) -> Listed | Refused:
+def _account(sip: SipAccount) -> Hashable:
+    host, port = server_in(sip.domain)
+    return host.casefold(), port, sip.username
+
+
+def _entry(entry: JsonValue, place: tuple[str | int, ...], taken: Mapping[Hashable, str]) -> Listed | Refused:
     if not isinstance(entry, dict):
         problem = Finding(pointer(*place), "wrong_type", f"must be an object, not {json_type(entry)}")
         return Refused(None, (problem,))
@@ -146,6 +153,9 @@ def _entry(entry: JsonValue, place: tuple[str | int, ...], taken: Mapping[str, s
     public_url, secret = fields.public_url("publicUrl"), fields.webhook_secret("webhookSecret")
     if agent_id is not None and agent_id.casefold() in taken:
         fields.complain("id", "duplicate_id", f"is listed before as {taken[agent_id.casefold()]!r}")
+    if sip is not None and not fields.problems and (other := taken.get(_account(sip))) is not None:
+        problem = f"is the account of {other!r}: a call of it would ring at both"
+        fields.complain("sipUsername", "duplicate_account", problem)
     if agent_id is None or name is None or kind is None or fields.problems:
         return Refused(agent_id, tuple(fields.problems))
     return Listed(agent_id, name, kind, sip, public_url, secret, number)

@@ -146,6 +146,21 @@ def test_an_id_comes_once_in_either_case(again: str) -> None:  # V13
     ]
 
 
+@pytest.mark.parametrize(
+    ("other", "is_refused"),
+    [
+        ({}, True),
+        ({"sipDomain": "SIP.example:5060", "sipPassword": "another"}, True),
+        ({"sipDomain": "sip.example:5080"}, False),
+        ({"sipUsername": "Chez-A"}, False),
+        ({"sipBridge": False}, False),
+    ],
+)
+def test_a_sip_account_rings_at_one_agent(other: dict[str, object], is_refused: bool) -> None:  # V13
+    told = refused({"id": "a", "name": "A", **SIP}, {"id": "b", "name": "B", **SIP, **other})
+    assert told == ([("b", [("/1/sipUsername", "duplicate_account")])] if is_refused else [])
+
+
 def test_a_name_cannot_become_a_template() -> None:  # V13
     assert refused({"id": "a", "name": "Chez {{ctx.caller_phone}}"}) == [("a", [("/0/name", "not_accepted")])]
     assert not refused({"id": "a", "name": 'Chez ${API_URL} "{A}"'})
