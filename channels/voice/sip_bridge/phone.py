@@ -243,7 +243,13 @@ class SipPhone(asyncio.DatagramProtocol):
             return
         call_id, begins = message.first("call-id"), _begins_call(message)
         call = self._calls.get(call_id) or self._ended_call(message)
-        if call is not None:
+        if message.method not in ("ACK", "CANCEL") and (required := message.all("require")):
+            # No extension is understood here (RFC 3261, 8.2.2.3).
+            headers = [("unsupported", value) for _, value in required]
+            self.send(
+                messages.write_response(message, "420 Bad Extension", tag=self._identity[:8], headers=headers)
+            )
+        elif call is not None:
             call.take(message)
         elif begins and self._stopping.is_set():
             status = "480 Temporarily Unavailable"

@@ -16,7 +16,7 @@ import asyncio
 import itertools
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import md5
 from types import TracebackType
@@ -209,9 +209,17 @@ class FakeTrunk(asyncio.DatagramProtocol):
         return "\r\n".join([*lines, f"a={direction}", ""]).encode()
 
     def send(
-        self, to: tuple[str, int], method: str, uri: str, call: TrunkCall, *, number: int, body: bytes = b""
+        self,
+        to: tuple[str, int],
+        method: str,
+        uri: str,
+        call: TrunkCall,
+        *,
+        number: int,
+        body: bytes = b"",
+        headers: Iterable[tuple[str, str]] = (),
     ) -> None:
-        headers = [
+        own = [
             ("v", f"SIP/2.0/UDP {self.domain};branch=z9hG4bK{call.call_id}{method}{number}"),
             ("f", f"<sip:{call.caller}@{self.domain}>;tag=trunk"),
             ("t", call.to or f"<{uri}>"),
@@ -219,7 +227,7 @@ class FakeTrunk(asyncio.DatagramProtocol):
             ("CSeq", f"{number} {method}"),
             ("m", f"<sip:phone@{self.domain}>"),
         ]
-        self._send(write_message(f"{method} {uri} SIP/2.0", headers, body), to)
+        self._send(write_message(f"{method} {uri} SIP/2.0", [*own, *headers], body), to)
 
     def _send(self, datagram: bytes, to: tuple[str, int]) -> None:
         if self._transport is not None:

@@ -209,6 +209,29 @@ async def test_a_request_that_a_bridge_does_not_know_is_not_said_to_be_done() ->
         await call.hang_up()
 
 
+async def test_what_requires_an_extension_is_not_done_and_told_which_are_missing() -> None:  # V12
+    required = [("Require", "100rel, precondition"), ("Require", "x-other")]
+    async with desk() as (trunk, phone, _, business):
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        trunk.send(call.address, "INFO", call.target, call, number=2, headers=required)
+        await eventually(lambda: "INFO" in call.answers)
+        answer = call.answers["INFO"]
+        assert (answer.status, [value for _, value in answer.all("unsupported")]) == (
+            420,
+            ["100rel, precondition", "x-other"],
+        )
+        await call.hang_up()
+        await eventually(lambda: phone.live_calls == 0)
+        call.call_id, call.to = "another", ""
+        trunk.calls[call.call_id] = call
+        trunk.send(call.address, "INVITE", call.target, call, number=1, headers=required)
+        await eventually(lambda: call.statuses[-1] == 420)
+        assert ";tag=" in call.to
+        trunk.send(call.address, "ACK", call.target, call, number=1, headers=required)
+        assert (phone.live_calls, business.count("/start")) == (0, 1)
+
+
 async def test_audio_that_moves_to_what_is_not_spoken_stays_where_it_is() -> None:  # V12
     async with desk() as (trunk, phone, _, _):
         call = await trunk.call("desk")
