@@ -3,6 +3,7 @@
 import asyncio
 import re
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -25,6 +26,8 @@ from channels.voice.sip_bridge.rtp import KEYS, RtpStream
 from flow_engine.ports.outbound import OutboundSender
 
 ALLOW = ("allow", "INVITE, ACK, BYE, CANCEL, OPTIONS, INFO, UPDATE")
+MOST_KNOWN = 50
+"""Requests of one call whose answers are known, where they come again."""
 
 _SIGNAL = re.compile(rb"(?:Signal\s*=|\A)\s*([0-9]{1,2}|[*#A-D])\s*(?:[\r\n]|\Z)", re.IGNORECASE)
 """Of `application/dtmf-relay`, or all of an `application/dtmf`."""
@@ -72,7 +75,9 @@ class SipDialog:
         self._rtp_port = 0
         self._descriptions = 0
         self._caller = sip_call(invite.first("call-id"), invite.headers)
-        self._answered: frozenset[str] = frozenset()
+        self._answers: dict[str, bytes] = {}
+        """To requests but INVITEs, by their CSeq."""
+        self._newest = invite.number
         self._beside: set[asyncio.Task[bool]] = set()
         self.task = asyncio.get_running_loop().create_task(self._run())
 
@@ -86,14 +91,9 @@ class SipDialog:
 
     def take(self, message: messages.SipMessage) -> None:
         """A request of the other side in this call."""
-        invite = next(
-            (
-                each
-                for each in (self._invite, self._renewal)
-                if each is not None and each.is_meant_by(message)
-            ),
-            None,
-        )
+        invites = (self._invite, self._renewal)
+        invite = next((each for each in invites if each is not None and each.is_meant_by(message)), None)
+        known = self._answers.get(message.first("cseq"))
         match message.method:
             case "ACK" if invite is not None:
                 self._acknowledged(invite, message)
@@ -101,26 +101,53 @@ class SipDialog:
                 pass
             case "INVITE" if invite is not None:
                 invite.again()
-            case "INVITE" if not self._over.is_set():
-                self._renew(message)
-            case "BYE" | "CANCEL":
-                self._phone.send(messages.write_response(message, "200 OK", tag=self._tag))
-                if message.method == "BYE" or not self._invite.is_accepted:  # too late to cancel otherwise
-                    self._by_caller = True
-                    self._over.set()
+            case _ if known is not None:
+                self._phone.send(known)
+            case "CANCEL":
+                self._answer(message, "200 OK")
+                if not self._invite.is_accepted:  # too late to cancel otherwise
+                    self._end_by_caller()
+            case _ if message.number < self._newest:
+                self._answer(message, "500 Server Internal Error")  # it was overtaken (RFC 3261, 12.2.2)
+            case _:
+                self._newest = message.number
+                self._take_new(message)
+
+    def _take_new(self, message: messages.SipMessage) -> None:
+        match message.method:
+            case "BYE":
+                self._answer(message, "200 OK")
+                self._end_by_caller()
             case _ if self._over.is_set():
-                self._phone.send(messages.write_response(message, "481 Call/Transaction Does Not Exist"))
+                self._answer(message, "481 Call/Transaction Does Not Exist")
+            case "INVITE":
+                self._renew(message)
             case "UPDATE" if message.body:
                 self._update(message)
             case "INFO" | "OPTIONS" | "UPDATE":
-                number = message.first("cseq")
-                is_new, self._answered = number not in self._answered, self._answered | {number}
-                if is_new and self._stream is not None and (key := key_in(message.body)) is not None:
+                if self._stream is not None and (key := key_in(message.body)) is not None:
                     self._stream.pressed(key)
-                self._phone.send(messages.write_response(message, "200 OK", tag=self._tag, headers=[ALLOW]))
+                self._answer(message, "200 OK", headers=[ALLOW])
             case _:
-                status = "405 Method Not Allowed"
-                self._phone.send(messages.write_response(message, status, tag=self._tag, headers=[ALLOW]))
+                self._answer(message, "405 Method Not Allowed", headers=[ALLOW])
+
+    def _answer(
+        self,
+        message: messages.SipMessage,
+        status: str,
+        *,
+        headers: Iterable[tuple[str, str]] = (),
+        body: bytes = b"",
+    ) -> None:
+        answer = messages.write_response(message, status, tag=self._tag, headers=headers, body=body)
+        self._answers[message.first("cseq")] = answer
+        if len(self._answers) > MOST_KNOWN:
+            del self._answers[next(iter(self._answers))]
+        self._phone.send(answer)
+
+    def _end_by_caller(self) -> None:
+        self._by_caller = True
+        self._over.set()
 
     def _acknowledged(self, invite: ReceivedInvite, ack: messages.SipMessage) -> None:
         """To an INVITE without an offer the answer made one, which the ACK answers."""
@@ -157,16 +184,14 @@ class SipDialog:
         """As another INVITE, but without an ACK (RFC 3311)."""
         offer = read_offer(message.body)
         if self._rtp is None or self._rtp.offer is UNDESCRIBED:
-            headers = [("retry-after", "1")]
-            answer = messages.write_response(message, "500 Server Internal Error", headers=headers)
+            self._answer(message, "500 Server Internal Error", headers=[("retry-after", "1")])
         elif offer is None:
-            answer = messages.write_response(message, "488 Not Acceptable Here")
+            self._answer(message, "488 Not Acceptable Here")
         else:
             self._target = address_in(message.first("contact")) or self._target
             self._rtp.redirect(offer)
             headers, body = self._description(offer)
-            answer = messages.write_response(message, "200 OK", headers=headers, body=body)
-        self._phone.send(answer)
+            self._answer(message, "200 OK", headers=headers, body=body)
 
     def _accept(self, invite: ReceivedInvite, offer: AudioOffer) -> None:
         headers, body = self._description(offer)

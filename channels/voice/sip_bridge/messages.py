@@ -45,6 +45,11 @@ class SipMessage:
         """Every header of that name, in order."""
         return [header for header in self.headers if header[0] == name]
 
+    @property
+    def number(self) -> int:
+        """That of its CSeq; 0 without one."""
+        return whole_number_in(self.first("cseq").partition(" ")[0]) or 0
+
 
 def read_message(datagram: bytes) -> SipMessage:
     """Raises NotSip."""

@@ -232,6 +232,27 @@ async def test_what_requires_an_extension_is_not_done_and_told_which_are_missing
         assert (phone.live_calls, business.count("/start")) == (0, 1)
 
 
+async def test_a_request_that_was_overtaken_is_refused_and_one_that_comes_again_is_not(  # V12
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = list[str]()
+    monkeypatch.setattr(agent_stream_module.AgentStream, "pressed", lambda _, key: keys.append(key))
+    async with desk() as (trunk, _, _, _):
+        call = await trunk.call("desk", number=5)
+        await eventually(lambda: played_ms(call) == [300])
+        statuses = list[int]()
+        for number in (7, 6, 7):
+            call.answers.clear()
+            trunk.send(call.address, "INFO", call.target, call, number=number, body=b"Signal=5\r\n")
+            await eventually(lambda: "INFO" in call.answers)
+            statuses.append(call.answers["INFO"].status)
+        assert (statuses, keys) == ([200, 500, 200], ["5"])
+        moved = call.description
+        assert (await call.invite_again(4)).status == 500
+        assert call.description == moved
+        await call.hang_up()
+
+
 async def test_audio_that_moves_to_what_is_not_spoken_stays_where_it_is() -> None:  # V12
     async with desk() as (trunk, phone, _, _):
         call = await trunk.call("desk")
