@@ -63,7 +63,7 @@ class SipDialog:
         self._phone = phone
         self._tag = uuid.uuid4().hex[:8]
         self._invite = ReceivedInvite(invite, self._tag, phone.send)
-        self._renewal: ReceivedInvite | None = None
+        self._renewals: list[ReceivedInvite] = []
         self._target = address_in(invite.first("contact")) or address_in(invite.first("from"))
         self._agent_port = agent_port
         self._local = local
@@ -91,8 +91,8 @@ class SipDialog:
 
     def take(self, message: messages.SipMessage) -> None:
         """A request of the other side in this call."""
-        invites = (self._invite, self._renewal)
-        invite = next((each for each in invites if each is not None and each.is_meant_by(message)), None)
+        invites = (self._invite, *self._renewals)
+        invite = next((each for each in invites if each.is_meant_by(message)), None)
         known = self._answers.get(message.first("cseq"))
         match message.method:
             case "ACK" if invite is not None:
@@ -164,7 +164,9 @@ class SipDialog:
 
     def _renew(self, message: messages.SipMessage) -> None:
         """Another INVITE in the call: it may move its audio, hold it, or only ask whether it goes on."""
-        renewal = self._renewal = ReceivedInvite(message, self._tag, self._phone.send)
+        renewal = ReceivedInvite(message, self._tag, self._phone.send)
+        # The ACK of one may come after the next one.
+        self._renewals = [*self._renewals[1 - MOST_KNOWN :], renewal]
         rtp = self._rtp if self._invite.is_accepted else None
         offer = read_offer(message.body) if message.body else rtp and replace(rtp.offer, direction="sendrecv")
         if rtp is None:

@@ -253,6 +253,22 @@ async def test_a_request_that_was_overtaken_is_refused_and_one_that_comes_again_
         await call.hang_up()
 
 
+async def test_an_invite_that_the_next_one_overtakes_is_acknowledged_all_the_same(  # V12
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(invites_module, "AGAIN_S", 0.2)
+    async with desk() as (trunk, _, _, _):
+        call = await trunk.call("desk")
+        await eventually(lambda: played_ms(call) == [300])
+        described = await trunk.described(call, (0,))
+        for method in ("INVITE", "ACK"):
+            for number in (2, 3):
+                trunk.send(call.address, method, call.target, call, number=number, body=described)
+        await asyncio.sleep(0.6)
+        assert call.statuses == [100, 200, 200, 200]
+        await call.hang_up()
+
+
 async def test_audio_that_moves_to_what_is_not_spoken_stays_where_it_is() -> None:  # V12
     async with desk() as (trunk, phone, _, _):
         call = await trunk.call("desk")
