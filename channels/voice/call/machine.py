@@ -162,11 +162,16 @@ class Call:
             case events.DigitPressed():
                 self._keypad.press(event.digit, now)
             case events.ModelError():
-                if self._responses.error(event, now):
-                    self._hooks.notice(event)
-                self._responses.wanted = self._responses.wanted and self._termination.may_speak
+                self._model_refused(event, now)
             case _:
                 pass
+
+    def _model_refused(self, error: events.ModelError, now: float) -> None:
+        if self._responses.error(error, now):
+            self._hooks.notice(error)
+        if self._dialogue.model is not None:
+            self._dialogue.model.configure_again(error)
+        self._responses.wanted = self._responses.wanted and self._termination.may_speak
 
     def _begin_tool(self, event: events.FunctionCall) -> None:
         if event.response_id == self._past_response:

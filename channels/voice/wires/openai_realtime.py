@@ -10,12 +10,13 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Literal
 
 import orjson
 
 from channels.voice.call import ports
-from channels.voice.call.events import Audio
+from channels.voice.call.events import Audio, ModelError
 from channels.voice.wires.realtime_events import PAST
 from flow_engine.values import JsonValue
 
@@ -103,7 +104,7 @@ class RealtimeLink:
     clear. `send_audio` may leave a frame out, which is worthless late. Nothing raises for a socket that is
     gone."""
 
-    __slots__ = ("_carries_audio", "_close", "_send", "_send_audio", "_sent", "_settled")
+    __slots__ = ("_carries_audio", "_change", "_close", "_send", "_send_audio", "_sent", "_settled")
 
     def __init__(
         self,
@@ -119,6 +120,8 @@ class RealtimeLink:
         self._carries_audio = carries_audio
         self._sent = 0
         self._settled: ports.SessionSettings | None = None
+        self._change: tuple[str, ports.SessionSettings] | None = None
+        """The event id of the newest change that may be made again, and the settings before it."""
 
     def append_audio(self, audio: Audio) -> None:
         self._sent = sent = self._sent + 1
@@ -128,8 +131,19 @@ class RealtimeLink:
         )
 
     def configure(self, settings: ports.SessionSettings) -> None:
-        session = self._session(settings)
+        session, before = self._session(settings), self._settled
         self._settled = settings
+        event_id = self._command("session.update", {"session": session})
+        self._change = None if before is None else (event_id, before)
+
+    def configure_again(self, refused: ModelError) -> None:
+        if self._settled is None or self._change is None or self._change[0] != refused.event_id:
+            return
+        before, self._change = self._change[1], None
+        session = _task_fields(self._settled)
+        if (refused.param or "").startswith("session.tools"):
+            del session["tools"]
+        self._settled = replace(self._settled, speed=before.speed)
         self._command("session.update", {"session": session})
 
     def _session(self, settings: ports.SessionSettings) -> dict[str, JsonValue]:
@@ -177,11 +191,14 @@ class RealtimeLink:
         self._command("conversation.item.create", {"item": {"id": item_id, **item}})
         return item_id
 
-    def _command(self, kind: str, fields: Mapping[str, JsonValue]) -> None:
+    def _command(self, kind: str, fields: Mapping[str, JsonValue]) -> str:
+        """Its event id."""
         self._sent += 1
-        command = {"type": kind, "event_id": f"{kind}:{self._sent}", **fields}
+        event_id = f"{kind}:{self._sent}"
+        command = {"type": kind, "event_id": event_id, **fields}
         try:
             self._send(orjson.dumps(command))
         except orjson.JSONEncodeError:
             # Texts of a business may hold what UTF-8 cannot carry; one bad character ends no call.
             self._send(json.dumps(command, ensure_ascii=False).encode("utf-8", "replace"))
+        return event_id

@@ -56,6 +56,9 @@ class RecordingModel:
     def configure(self, settings: SessionSettings) -> None:
         self.told.append(("configure", settings))
 
+    def configure_again(self, refused: ModelError) -> None:
+        self.told.append(("configure_again", refused))
+
     def add_text(self, role: Literal["user", "system"], text: str) -> str:
         return self._item("add_text", role, text)
 

@@ -688,6 +688,13 @@ class TestTrouble:
         scene.wait(1.5)
         assert scene.asks() == 2
 
+    def test_a_change_of_the_session_that_the_model_refuses_is_made_again_and_told(self) -> None:  # V12
+        scene = Scene()
+        refused = ModelError("invalid_value", "no such language", "session.update:7")
+        scene.goes(refused)
+        assert scene.model.said("configure_again") == [("configure_again", refused)]
+        assert scene.hooks.errors == [refused]
+
     def test_what_the_model_would_not_begin_for_a_turn_is_asked_for_when_it_can(self) -> None:  # V12
         scene = Scene()
         scene.goes(ResponseStarted("r1"), SpeechStarted("u"), SpeechStopped("u"))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from channels.voice.testing.fake_response import Pace
+from channels.voice.testing.realtime_checks import Refusal, SessionState
 from channels.voice.testing.realtime_session import item_number
 from channels.voice.testing.script import Reaction, Say, Script, Step, UseTool
 from tests.channels.voice.flow.served_flow import (
@@ -177,6 +178,31 @@ async def told_to_the_business(call: LiveCall) -> None:
     assert (begun, started) == ("started", {"phone": CALLER})
     assert (over, ended["outcome"]) == ("ended", "handed_over")
     assert ended["said"][0]["content"] == GREETING
+
+
+async def test_a_task_goes_on_though_the_model_refuses_how_it_is_to_be_heard(  # V2, V12
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = SessionState.update
+    asks_where = "Chiedi al paziente se preferisce una sede"
+
+    def refusing(state: SessionState, changes: Any, *, has_spoken: bool) -> Refusal | None:
+        if asks_where in changes["instructions"] and "audio" in changes:
+            return Refusal("invalid_value", "No such language.", "session.audio.input.transcription.language")
+        return update(state, changes, has_spoken=has_spoken)
+
+    monkeypatch.setattr(SessionState, "update", refusing)
+    site.publish()
+    async with live_call(site, BOOKS_A_CARDIOGRAM) as call:
+        await greeted(call)
+        await call.call.say(ASKS_FOR_THE_VISIT, 500)
+        await call.until(lambda: asks_where in str(call.session.settings.wire["instructions"]))
+        assert "cerca_disponibilita" in call.tools()
+        await call.heard(await item_of(call, ASKS_WHEN), 800)
+        await call.call.hang_up()
+        await call.until(lambda: {"subtype": "conversation_closed"} in call.happenings())
+        refusals, call.session.errors = call.session.errors, []
+        assert {each.code for each in refusals} == {"invalid_value"}
 
 
 async def test_what_the_caller_has_just_said_counts_before_it_is_written_down(site: Site) -> None:  # V2

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from openai.types.realtime import RealtimeClientEvent
 from pydantic import BaseModel, TypeAdapter
 
-from channels.voice.call.events import ItemAdded
+from channels.voice.call.events import ItemAdded, ModelError
 from channels.voice.call.ports import CustomVoice, ModelLink, SessionSettings, Turn, TurnDetection
 from channels.voice.wires.openai_realtime import RealtimeLink, session_of
 from channels.voice.wires.realtime_events import decode
@@ -140,6 +140,38 @@ def test_a_changed_speed_is_said_without_the_voice(speed: float | None, said: fl
     wire.link.configure(SETTINGS)
     wire.link.configure(replace(SETTINGS, speed=speed))
     assert wire.frames[1]["session"]["audio"]["output"] == {"speed": said}
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("session.audio.output.speed", {"type", "instructions", "tools", "tool_choice"}),
+        (None, {"type", "instructions", "tools", "tool_choice"}),
+        ("session.tools[0].parameters", {"type", "instructions", "tool_choice"}),
+    ],
+)
+def test_a_change_that_is_refused_is_made_once_more_without_what_was_refused(  # V12
+    param: str | None, fields: set[str]
+) -> None:
+    wire = Wire()
+    wire.link.configure(SETTINGS)
+    wire.link.configure(replace(SETTINGS, instructions="Sell.", speed=1.4))
+    wire.link.configure_again(ModelError("invalid_value", "no", "session.update:2", param))
+    wire.link.configure_again(ModelError("invalid_value", "no", "session.update:3"))
+    again = wire.frames[2]["session"]
+    assert (len(wire.frames), again.keys(), again["instructions"]) == (3, fields, "Sell.")
+    wire.link.configure(replace(SETTINGS, speed=1.4))
+    assert wire.frames[3]["session"]["audio"]["output"] == {"speed": 1.4}
+
+
+def test_neither_a_first_configuration_nor_an_older_change_is_made_again() -> None:  # V12
+    wire = Wire()
+    wire.link.configure(SETTINGS)
+    wire.link.configure_again(ModelError("invalid_value", "no", "session.update:1"))
+    wire.link.configure(replace(SETTINGS, instructions="Sell."))
+    wire.link.configure(replace(SETTINGS, instructions="Pay."))
+    wire.link.configure_again(ModelError("invalid_value", "no", "session.update:2"))
+    assert len(wire.frames) == 3
 
 
 def test_without_a_transcription_model_there_is_no_transcription() -> None:  # V12
