@@ -91,7 +91,13 @@ async def process_message(run: MailRun, parts: RunParts) -> ports.RunOutcome:
     spent = await parts.allowance.run(run.run_id, run.payer)
     spent = spent or await parts.allowance.tokens(run.run_id, run.payer, run.progress.tokens)
     if spent is not None:
-        return ports.RunOutcome("error", run.progress, error=spent, label=judgement.label)
+        conversation_id = None
+        if parts.flow is not None and run.progress.turns:  # its contact has begun
+            await parts.flow.leave(None)
+            conversation_id = parts.flow.conversation_id
+        return ports.RunOutcome(
+            "error", run.progress, error=spent, label=judgement.label, conversation_id=conversation_id
+        )
     raws = await parts.mailbox.thread(run.mail.relatives)
     thread = await asyncio.to_thread(lambda: [parse_mail(raw, opened=False) for raw in raws])
     work = _Work(run, parts, [mail for mail in thread if mail.digest != run.mail.digest])

@@ -15,12 +15,22 @@ from channels.mail.config import MailConfig
 from channels.mail.imap import CommandRefused
 from channels.mail.memory_mailbox import MemoryAllowance, MemoryJournal, MemoryMailbox
 from channels.mail.message import ParsedMail, parse_mail
-from channels.mail.ports import UNKNOWN, Decision, Delivery, OutgoingMail, RunOutcome, RunProgress
+from channels.mail.ports import (
+    UNKNOWN,
+    Decision,
+    Delivery,
+    FlowTask,
+    OutgoingMail,
+    RunOutcome,
+    RunProgress,
+    StoredTurn,
+)
 from channels.mail.processing import MailRun, RunParts, process_message
 from channels.mail.routing import judge
 from flow_engine.errors import CallTheOperator, FlowEngineError, RetryLater
 from flow_engine.ports.models import LLMRequest, ToolCall
 from flow_engine.ports.outbound import OutboundReply
+from flow_engine.values import JsonValue
 from tests.channels.mail.mails import OWN, config, dmarc, loaded, mail, raw_mail, rule
 
 pytestmark = pytest.mark.anyio
@@ -50,12 +60,38 @@ class Shop:
         return self.reply
 
 
+class Contact:
+    """Implements `FlowContact` without an engine; `left` are the answers that it was left with."""
+
+    conversation_id = "mail-1"
+
+    def __init__(self, *, is_over: bool = False) -> None:
+        self.is_over = is_over
+        self.left: list[str | None] = []
+
+    async def enter(self, text: str) -> FlowTask:
+        return FlowTask("Be kind.", is_quiet=self.is_over)
+
+    async def escalate(self, reason: str) -> dict[str, JsonValue]:
+        return {"error": reason}
+
+    async def last_text(self) -> None:
+        return None
+
+    async def put_before_person(self, text: str, after: int, decision: Decision | None) -> None:
+        return None
+
+    async def leave(self, answer: str | None) -> None:
+        self.left.append(answer)
+
+
 class World:
     def __init__(self, settings: MailConfig, steps: Sequence[Step] | Callable[[LLMRequest], Step]) -> None:
         self.settings, self.model, self.shop = settings, ScriptedModel(steps), Shop()
         self.mailbox, self.journal = MemoryMailbox(), MemoryJournal()
         self.allowance = MemoryAllowance(settings.limits)
         self.seconds = 0.0
+        self.flow: Contact | None = None
 
     async def run(
         self,
@@ -86,6 +122,7 @@ class World:
             outbound=self.shop,
             clock=Now(),
             monotonic=lambda: self.seconds,
+            flow=self.flow,
         )
         verdict = judge(self.settings, box, message)
         work = MailRun(run_id, message, verdict, progress or RunProgress(), decision)
@@ -528,6 +565,17 @@ async def test_a_senders_tokens_of_the_day_end_its_runs_and_refuse_further_ones(
     assert (second.status, second.progress.iterations, len(world.model.requests)) == ("error", 0, asked)
     other = await world.run(run_id="run3", From="carl@customer.example", **TRUSTED)
     assert other.progress.iterations > 0
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_run_that_may_not_go_on_ends_the_contact_that_it_had_begun(has_begun: bool) -> None:
+    world = World(config(RULES, limits={"tokens_per_sender": 1_000}), [])
+    world.flow = Contact()
+    world.allowance.used["another"] = ("anna@customer.example", 1_001)
+    turns = (StoredTurn(role="user", content="A question"),) if has_begun else ()
+    outcome = await world.run(RunProgress(turns=turns), **TRUSTED)
+    assert (outcome.status, world.flow.left) == ("error", [None] if has_begun else [])
+    assert outcome.conversation_id == ("mail-1" if has_begun else None)
 
 
 async def test_who_only_claims_to_be_a_sender_uses_up_nothing_of_theirs() -> None:
