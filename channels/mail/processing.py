@@ -184,7 +184,16 @@ class _Work:
         task = ports.FlowTask("") if flow is None else await flow.enter(read)
         conversation_id = None if flow is None else flow.conversation_id
         if task.is_quiet:
-            return ports.RunOutcome("completed", self._progress, conversation_id=conversation_id)
+            # The run itself may have ended the contact, and was killed before it could say so.
+            last = self._progress.turns[-1:]
+            said_last = [turn.content for turn in last if turn.role == "assistant" and not turn.tool_calls]
+            return ports.RunOutcome(
+                "completed",
+                self._progress,
+                final_message=next(filter(str.strip, said_last), None),
+                label=self._run.judgement.label,
+                conversation_id=conversation_id,
+            )
         result = await self._looped(profile, read, task)
         said = (turn.content for turn in reversed(self._progress.turns) if turn.role == "assistant")
         final = next((text for text in said if text.strip()), None)

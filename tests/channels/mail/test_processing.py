@@ -23,6 +23,7 @@ from channels.mail.ports import (
     OutgoingMail,
     RunOutcome,
     RunProgress,
+    StoredCall,
     StoredTurn,
 )
 from channels.mail.processing import MailRun, RunParts, process_message
@@ -576,6 +577,30 @@ async def test_a_run_that_may_not_go_on_ends_the_contact_that_it_had_begun(has_b
     outcome = await world.run(RunProgress(turns=turns), **TRUSTED)
     assert (outcome.status, world.flow.left) == ("error", [None] if has_begun else [])
     assert outcome.conversation_id == ("mail-1" if has_begun else None)
+
+
+@pytest.mark.parametrize(
+    ("turn", "final"),
+    [
+        (StoredTurn(role="assistant", content="Done."), "Done."),
+        (
+            StoredTurn(
+                role="assistant",
+                content="One moment.",
+                tool_calls=(StoredCall(id="c1", tool="search_thread", arguments={}),),
+            ),
+            None,
+        ),
+        (StoredTurn(role="user", content="A question"), None),
+    ],
+)
+async def test_a_run_that_was_killed_behind_the_end_of_its_contact_tells_what_it_said(
+    turn: StoredTurn, final: str | None
+) -> None:
+    world = World(config(RULES), [])
+    world.flow = Contact(is_over=True)
+    outcome = await world.run(RunProgress(turns=(turn,), iterations=1))
+    assert (outcome.status, outcome.final_message, world.flow.left) == ("completed", final, [])
 
 
 async def test_who_only_claims_to_be_a_sender_uses_up_nothing_of_theirs() -> None:
