@@ -13,8 +13,8 @@ It never repeats a command by itself: a write that is repeated after a lost repl
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Protocol
@@ -70,8 +70,8 @@ class Script:
     sha: str
     keys: tuple[str, ...]
     scalars: tuple[str, ...]
-    lists: Mapping[str, bytes]
-    options: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    lists: Collection[str]
+    options: Collection[str] = frozenset()
 
     @classmethod
     def read(cls, name: str) -> Script:
@@ -93,8 +93,7 @@ class Script:
             )
         )
         sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
-        lists_sent, options_sent = ({each: each.encode() for each in names} for names in (lists, options))
-        return cls(source, sha, keys, scalars, lists_sent, options_sent)
+        return cls(source, sha, keys, scalars, frozenset(lists), frozenset(options))
 
     def packed(self, keys: Mapping[str, str], args: Mapping[str, Any]) -> tuple[int, list[Value]]:
         """The number of keys, and keys and arguments in the script's order. KeyError: other names. Values go
@@ -110,12 +109,11 @@ class Script:
         flat: list[Value] = [*map(args.__getitem__, self.scalars)]
         if len(args) == len(flat):
             return flat
-        options, lists = self.options, self.lists
         for name, value in args.items():
-            if name in options:
-                flat += (options[name], value)
-            elif name in lists:
-                flat += (lists[name], b"%d" % len(value), *value)
+            if name in self.options:
+                flat += (name, value)
+            elif name in self.lists:
+                flat += (name, len(value), *value)
             elif name not in self.scalars:
                 raise KeyError(name)
         return flat

@@ -45,21 +45,56 @@ _HEADS = _Heads({size: b"\r\n$%d\r\n" % size for size in range(4_096)})
 def evaluation(
     command: str, named: str, script: Script, keys: Mapping[str, str], args: Mapping[str, Any]
 ) -> bytes:
-    """A call of a script as it is sent: `EVALSHA` with its SHA-1, or `EVAL` with its source. Where all
-    arguments are bytes, and keys are used again, in two thirds of hiredis' time. KeyError as
-    `Script.values`."""
-    values = script.values(args)
+    """A call of a script as it is sent: `EVALSHA` with its SHA-1, or `EVAL` with its source; the arguments
+    are those of `Script.values`. Where all are bytes, and the keys were used before, in two thirds of the
+    time of hiredis. KeyError: names that the script has not."""
+    names, count = _names_sent(script), 3 + len(keys) + len(script.scalars)
+    parts: list[bytes] = []
     try:
-        told = _parts(values)
-    except TypeError:
-        return _pack((command, named, len(keys), *script.names(keys), *values))
-    sent = keys.sent if isinstance(keys, KeyNames) else None
-    if sent is None:
-        sent = _parts([name.encode() for name in script.names(keys)])
-        if isinstance(keys, KeyNames):
-            keys.sent = sent
+        for name in script.scalars:
+            value = args[name]
+            parts += (_HEADS[len(value)], value)
+        for name, value in args.items():
+            if (sent := names.get(name)) is None:
+                if name not in script.scalars:
+                    raise KeyError(name)
+                continue
+            count += 2
+            if name in script.lists:
+                number = b"%d" % len(value)
+                parts += (sent, _HEADS[len(number)], number, _parts(value))
+                count += len(value)
+            else:
+                parts += (sent, _HEADS[len(value)], value)
+        told = b"".join(parts)
+    except TypeError:  # not all are bytes
+        return _pack((command, named, len(keys), *script.names(keys), *script.values(args)))
     head = _parts((command.encode(), named.encode(), b"%d" % len(keys)))
-    return b"*%d%b%b%b\r\n" % (3 + len(keys) + len(values), head, sent, told)
+    return b"*%d%b%b%b\r\n" % (count, head, _keys_sent(script, keys), told)
+
+
+def _keys_sent(script: Script, keys: Mapping[str, str]) -> bytes:
+    known = isinstance(keys, KeyNames)
+    if known and keys.sent is not None:
+        return keys.sent
+    names = tuple(script.names(keys))
+    text = "".join([f"\r\n${len(name)}\r\n{name}" for name in names])
+    sent = text.encode() if text.isascii() else _parts([name.encode() for name in names])
+    if known:
+        keys.sent = sent
+    return sent
+
+
+_names_of: dict[str, Mapping[str, bytes]] = {}
+
+
+def _names_sent(script: Script) -> Mapping[str, bytes]:
+    """Of its options and lists."""
+    sent = _names_of.get(script.sha)
+    if sent is None:
+        names = (*script.options, *script.lists)
+        sent = _names_of[script.sha] = {name: _parts((name.encode(),)) for name in names}
+    return sent
 
 
 def _parts(values: Iterable[Any]) -> bytes:

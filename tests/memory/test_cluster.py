@@ -82,7 +82,7 @@ async def test_requests_at_once_reach_every_node_over_one_connection_each(
 async def test_a_script_runs_where_its_keys_are_and_never_over_two_nodes(
     cluster: Sequence[RedisServer],
 ) -> None:
-    script = Script("return redis.call('INCR', KEYS[1])", "0" * 40, ("key", "other"), (), {})
+    script = Script("return redis.call('INCR', KEYS[1])", "0" * 40, ("key", "other"), (), ())
     async with driver_of(cluster[0]) as driver:
         for node in range(NODES):
             assert await driver.run(script, {"key": key_of(node, "script")}, {}) == 1

@@ -6,20 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
+import hiredis
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from redis import exceptions
 
 from flow_engine.errors import CallTheOperator, RetryLater
 from memory import multiplexed
 from memory.connection import connect
-from memory.driver import Script, Subscription
-from memory.multiplexed import Address, MultiplexedDriver, MultiplexedSubscription
+from memory.driver import KeyNames, Script, Subscription
+from memory.multiplexed import Address, MultiplexedDriver, MultiplexedSubscription, evaluation
 from memory.redis_py import driver_to, translate
 from tests.ports import free_port
 from tests.redis_fixture import RedisServer, StartRedis
 
 pytestmark = pytest.mark.anyio
+COMMIT = Script.read("commit")
 
 
 @asynccontextmanager
@@ -45,6 +50,39 @@ async def test_a_thousand_requests_at_once_share_a_connection_and_each_gets_its_
         answers = await asyncio.gather(*(driver.get(f"many:{number}") for number in range(1000)))
         assert answers == [b"%d" % number for number in range(1000)]
         assert await connections(driver) == before + 1
+
+
+VALUES = st.one_of(st.binary(max_size=40), st.text(max_size=40), st.integers(0, 2**63), st.just(b"x" * 5_000))
+OF_BYTES = st.binary(max_size=40)
+
+
+def argument_sets(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    given_always = dict.fromkeys(COMMIT.scalars, values)
+    left_out: dict[str, st.SearchStrategy[Any]] = dict.fromkeys((*COMMIT.options,), values)
+    left_out |= {name: st.lists(values, max_size=4) for name in COMMIT.lists}
+    return st.fixed_dictionaries(given_always, optional=left_out)
+
+
+@given(
+    keys=st.lists(st.text(max_size=30), min_size=1, max_size=len(COMMIT.keys)),
+    args=st.one_of(argument_sets(OF_BYTES), argument_sets(VALUES)),
+    again=st.booleans(),
+)
+def test_a_call_of_a_script_is_written_as_hiredis_writes_it(
+    keys: list[str], args: dict[str, Any], again: bool
+) -> None:
+    names = KeyNames(dict(zip(COMMIT.keys, keys, strict=False)))
+    number, packed = COMMIT.packed(names, args)
+    for _ in range(1 + again):  # what was made of the keys is used again
+        sent = evaluation("EVALSHA", COMMIT.sha, COMMIT, names, args)
+        assert sent == hiredis.pack_command(("EVALSHA", COMMIT.sha, number, *packed))
+
+
+def test_a_call_of_a_script_has_the_names_of_the_script_alone() -> None:
+    args = dict.fromkeys(COMMIT.scalars, b"")
+    for wrong in ({**args, "sesion": b""}, {"session": b""}):
+        with pytest.raises(KeyError):
+            evaluation("EVALSHA", COMMIT.sha, COMMIT, {COMMIT.keys[0]: "k"}, wrong)
 
 
 async def test_a_caller_that_waits_no_longer_shifts_nobodys_answer(redis_server: RedisServer) -> None:
@@ -191,7 +229,7 @@ async def test_a_refusal_names_no_more_than_its_code(start_redis: StartRedis) ->
         ("return redis.call('NOTHING')", "Redis refuses a command"),
         ("return redis.error_reply('CUSTOM of hush')", "Redis refuses a command: CUSTOM"),
     ):
-        script = Script(source, "0" * 40, ("key",), (), {})
+        script = Script(source, "0" * 40, ("key",), (), ())
         with pytest.raises(CallTheOperator) as refused:
             await driver.run(script, {"key": "it"}, {})
         assert refused.value.detail == told
