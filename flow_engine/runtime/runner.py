@@ -124,7 +124,7 @@ class ConversationalFlowRunner(HumanPart):
             runner._enter(flow.document.first_task)
         runner._start_routing()
         runner.advance(anew=True)
-        if key is not None and runner.whole and len(runner.outbox) == 1:  # nothing but that it begins
+        if key is not None and len(runner.outbox) == 1:  # nothing happened but that it began
             runner.begins = runner.session, key
         return runner
 
