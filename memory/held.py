@@ -12,7 +12,7 @@ import msgspec
 from flow_engine.ports.dialogue import ConversationRef, is_user_turn
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import NOTHING_MINED
-from flow_engine.runtime.storage import Changes, LoadedConversation
+from flow_engine.runtime.storage import Changes, Composed, LoadedConversation
 
 HELD_BYTES = 16 * 1024 * 1024
 """Of stored bytes, over all conversations; decoded they take about 2.4 times as much (`benchmarks.held`)."""
@@ -70,7 +70,8 @@ class HeldConversations:
         """
         held = self._held.get(conversation)
         if changes.new_memory is not None:
-            held = Held(LoadedConversation(), session_bytes, 0, rest_bytes)
+            begun = LoadedConversation(composed=changes.composed or Composed())
+            held = Held(begun, session_bytes, 0, rest_bytes)
         elif held is None or held.loaded.state != state_before:
             self.forget(conversation)
             return

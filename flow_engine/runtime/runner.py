@@ -126,6 +126,7 @@ class ConversationalFlowRunner(HumanPart):
         runner.advance(anew=True)
         if key is not None and len(runner.outbox) == 1:  # nothing happened but that it began
             runner.begins = runner.session, key
+        runner._compose(variables)
         return runner
 
     @classmethod
@@ -161,7 +162,14 @@ class ConversationalFlowRunner(HumanPart):
         if deadline is not None:
             runner.jobs.append(runner.due_at("expire", deadline))
         runner.begun_like = session, beginning
+        runner._compose(runner.memory)
         return runner
+
+    def _compose(self, variables: Mapping[str, MemoryEntry]) -> None:
+        """What the next step would find out again, of one that begins with these variables."""
+        composed = self.loaded.composed
+        composed.fits = self.session, self.flow
+        composed.merged = variables, variables, variables
 
     def _put_elsewhere(self, task_id: str, channel: str) -> bool:
         """Out of a task that the contact's channel lacks, into the nearest one that has it (F28); False, and

@@ -251,7 +251,8 @@ class Changes(msgspec.Struct, frozen=True):
     `traceparent` that the work on `jobs` continues. `former` is kept beside what starts anew until a commit
     names it in `forget_former`. `lifetime_s` is in seconds, `now` in UTC; `events` are JSON texts.
     `journal` makes the commit an entry of the journal. `forked` is the whole state that a new conversation
-    begins with, messages included; nothing else is set then but the session.
+    begins with, messages included; nothing else is set then but the session. `composed` is what the step has
+    made that begins a conversation, for who holds it.
     """
 
     expected_revision: int
@@ -281,6 +282,7 @@ class Changes(msgspec.Struct, frozen=True):
     idempotency: IdempotencyKey | None = None
     journal: JournalNote | None = None
     forked: LoadedConversation | None = None
+    composed: Composed | None = None
 
 
 class Committed(msgspec.Struct, frozen=True):

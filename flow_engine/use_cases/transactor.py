@@ -289,6 +289,8 @@ def _check_size(transition: Transition) -> None:
     runner = transition.runner
     if not (transition.set_tools or runner.changed):
         return
+    if runner.loaded.session is None and transition.forked_from is None:
+        return  # one that begins has caller data and texts, each with a bound far below
     most = storage.MAX_STATE_BYTES - storage.MAX_TURN_BYTES
     if _at_most(transition) <= most:
         return
@@ -394,6 +396,7 @@ def to_changes(
         idempotency=idempotency,
         journal=_noted(runner, transition, by),
         forked=msgspec.structs.replace(loaded, session=runner.session) if forked else None,
+        composed=None if runner.new_memory is None else loaded.composed,
     )
 
 
