@@ -131,6 +131,18 @@ def test_the_linter_knows_the_ways_of_global_tasks_and_digressions() -> None:
     assert not codes & {"dead_end", "unreachable_task", "loop_without_exit"}
 
 
+def test_digressions_that_lead_to_one_another_are_no_loop_since_they_go_back() -> None:
+    document = {**shop(), "globalTasks": ["hours"]}
+    by_id = {task["_id"]: task for task in document["tasks"]}
+    by_id["menu"]["connectedTasks"] = ["order", "operator"]
+    by_id["hours"]["connectedTasks"] = ["holidays"]
+    document["tasks"].append(aio_task("holidays", returns=True, connectedTasks=["hours"]))
+    assert "loop_without_exit" not in {f.code for f in lint(parse_version(document), ENVIRONMENT)}
+
+    by_id["hours"]["returns"] = document["tasks"][-1]["returns"] = False
+    assert "loop_without_exit" in {f.code for f in lint(parse_version(document), ENVIRONMENT)}
+
+
 async def test_unknown_global_tasks_refuse_the_save() -> None:
     async with open_scene() as scene:
         flow = {"name": "f", "campaignId": "c", "updatedBy": "ada"}

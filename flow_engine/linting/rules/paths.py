@@ -214,12 +214,19 @@ def dead_ends(inspection: Inspection) -> Findings:
 
 def loops_without_exit(inspection: Inspection) -> Findings:
     """Tasks that lead round and round although the flow has ends: a contact may always hang up, so a
-    flow that is one loop by design is sound, and only a loop that misses the flow's own ends is not."""
+    flow that is one loop by design is sound, and only a loop that misses the flow's own ends is not. A task
+    that returns leads back to each that it can be entered from."""
     within = {task_id: inspection.connections[task_id] for task_id in inspection.reachable}
     ends = inspection.ends & inspection.reachable
     if not ends:
         return
-    leading_out = leading_to(ends, within)
+    ways = {
+        task_id: (*targets, *inspection.offered_by[task_id])
+        if inspection.returns(inspection.tasks[task_id])
+        else targets
+        for task_id, targets in within.items()
+    }
+    leading_out = leading_to(ends, ways)
     for component in components(within):
         if len(component) > 1 and component[0] not in leading_out:
             first = min(component, key=lambda task_id: inspection.numbers[task_id])
