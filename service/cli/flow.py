@@ -38,6 +38,8 @@ STDIN = "-"
 FOUND_WRONG, UNREADABLE = 1, 2
 SHOWN_CHARACTERS = 60
 """Of a value that differs, where it is shown on a line."""
+SHOWN_BEFORE = 15
+"""Characters of it before the place at which it differs, where its beginning is left out."""
 
 _COLOURS: Mapping[Severity, str] = {"error": "bold red", "warning": "yellow"}
 _MARKS = {"✓": "green", "✗": "bold red"}
@@ -252,12 +254,25 @@ def diff(
     else:
         console = Console(highlight=False, soft_wrap=True)
         for each in found["changes"]:
-            texts = [json.dumps(each[side], ensure_ascii=False) for side in ("before", "after")]
-            shown = [t if len(t) <= SHOWN_CHARACTERS else f"{t[:SHOWN_CHARACTERS]}…" for t in texts]
+            shown = _where_they_part(
+                *(json.dumps(each[side], ensure_ascii=False) for side in ("before", "after"))
+            )
             values = f": {' → '.join(shown)}" if each["change"] == "changed" else ""
             console.print(Text(f"{each['change']} {each['what']} {each['id']} {each['path']}{values}"))
     if found["changes"]:
         raise typer.Exit(FOUND_WRONG)
+
+
+def _where_they_part(*texts: str) -> list[str]:
+    """Of each as much as is shown on a line: its beginning, or what is around the place at which they differ
+    where that would not be seen."""
+    first = next(
+        (i for i, two in enumerate(zip(*texts, strict=False)) if len({*two}) > 1), min(map(len, texts))
+    )
+    far = first > SHOWN_CHARACTERS - SHOWN_BEFORE and max(map(len, texts)) > SHOWN_CHARACTERS
+    begin = first - SHOWN_BEFORE if far else 0
+    end = begin + SHOWN_CHARACTERS
+    return [f"{'…' if begin else ''}{t[begin:end]}{'…' if len(t) > end else ''}" for t in texts]
 
 
 def _version_in(name: str) -> Mapping[str, object]:

@@ -161,6 +161,28 @@ def test_the_exit_code_tells_equal_from_different_from_unreadable(tmp_path: Path
     assert (code, out, "No such file" in err) == (2, "", True)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("Be brief.", "Be kind.", '"Be brief." → "Be kind."'),
+        ("Be brief. " * 9 + "No jokes.", "Be brief. " * 9 + "No riddles.", 'No jokes." → …'),
+        ("Be brief. " * 9, "Be brief. " * 9 + "x" * 99, " → …"),
+    ],
+)
+def test_a_line_shows_where_both_sides_part(  # journal: diff
+    tmp_path: Path, before: str, after: str, shown: str
+) -> None:
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    one.write_text(json.dumps(sound_version(globalPrompt=before)))
+    other.write_text(json.dumps(sound_version(globalPrompt=after)))
+    code, out, _ = run(str(one), str(other))
+    values = out.removeprefix("changed version globalPrompt /globalPrompt: ").strip()
+    assert (code, shown in values) == (1, True)
+    first, second = values.split(" → ")
+    assert first != second
+    assert max(len(first), len(second)) <= 62
+
+
 # --- over HTTP --------------------------------------------------------------------------------
 
 
