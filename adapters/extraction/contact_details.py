@@ -3,7 +3,8 @@
 A phone number is a run of digits, grouped and spoken as people do, that the numbering plans accept. An
 address may be spelled out: "mario punto rossi chiocciola example punto it". Two words without a sign between
 them are one part of it only where nothing else can be meant: behind "my address is", or at the beginning of
-the answer. Elsewhere its beginning is a guess, and left out.
+the answer. Elsewhere its beginning is a guess, and left out. In what the user has typed himself an address
+is what stands around its "@".
 """
 
 import re
@@ -81,7 +82,7 @@ _PROVIDERS = {"g mail": "gmail", "hot mail": "hotmail", "out look": "outlook", "
 """As recognisers write what is one name."""
 
 
-def emails(text: str, spoken: str, vocabulary: Vocabulary) -> Iterator[Mention]:
+def emails(text: str, spoken: str, vocabulary: Vocabulary, *, typed: bool = False) -> Iterator[Mention]:
     """In normalised `text`; where `spoken`, the utterance, has the address written its case is kept. A
     mention is `vague` where the word for "@" may be another one and nothing speaks of mail."""
     tables = vocabulary.emails
@@ -92,13 +93,19 @@ def emails(text: str, spoken: str, vocabulary: Vocabulary) -> Iterator[Mention]:
     surely = tables.at_is_rare or anywhere(tables.words).search(text) is not None
     for found in few(_pattern(vocabulary).finditer(text)):
         start, local = found.start(), _joined(found["local"], vocabulary)
+        domain = _joined(found["domain"], vocabulary)
+        if typed and (
+            whole := re.search(rf"(?<![\w.+-]){re.escape(f'{local}@{domain}')}", spoken, re.IGNORECASE)
+        ):
+            yield Mention("email", start, found.end(), whole.group())
+            continue
         before = _BEFORE.search(text, 0, start)
         joins = before is not None and is_content(before["word"]) and before["word"] not in tables.leads
         if before and joins and not no_part.fullmatch(before["word"]):
             if before["boundary"] and before["boundary"] not in tables.leads:
                 continue
             start, local = before.start("word"), before["word"] + local
-        address = f"{local}@{_joined(found['domain'], vocabulary)}"
+        address = f"{local}@{domain}"
         written = re.search(re.escape(address), spoken, re.IGNORECASE)
         value = written.group() if written else address
         yield Mention("email", start, found.end(), value, vague=not (surely or written or "." in local))

@@ -92,6 +92,7 @@ class MiningRequest:
     checkpoints: Sequence[Checkpoint]
     tuning: MiningTuning
     timezone: tzinfo
+    typed: bool = False
     to_confirm: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
@@ -119,6 +120,7 @@ def mining_request_of(runner: ConversationalFlowRunner) -> MiningRequest | None:
         ],
         tuning=tuning,
         timezone=tenant_zone(runner.tenant),
+        typed=runner.session.latest_contact.channel != "phone",
         to_confirm={
             spec.id: runner.memory[spec.id].value
             for spec in variables
@@ -169,6 +171,7 @@ def extraction_requests(request: MiningRequest) -> list[tuple[str, ExtractionReq
                 said_at=_moment(turn),
                 timezone=request.timezone,
                 variables=request.variables,
+                typed=request.typed,
             ),
         )
         for turn, question in request.unread

@@ -14,7 +14,8 @@ class ExtractionRequest:
     Raises ValueError for a `said_at` without a zone.
 
     Relative dates count from `said_at` (aware), times without a zone are in `timezone`. `language` is a
-    BCP 47 tag. `variables` are those that may be filled.
+    BCP 47 tag. `variables` are those that may be filled. `typed`: the user has written it himself, so that
+    nothing in it is a guess of a recogniser.
     """
 
     utterance: str
@@ -23,6 +24,7 @@ class ExtractionRequest:
     said_at: datetime
     timezone: tzinfo
     variables: Sequence[VariableSpec]
+    typed: bool = False
 
     def __post_init__(self) -> None:
         if self.said_at.utcoffset() is None:

@@ -25,8 +25,9 @@ def found(
     language: str = "it-IT",
     zone: str = "Europe/Rome",
     now: datetime = WEDNESDAY,
+    typed: bool = False,
 ) -> dict[str, JsonValue]:
     """What is found in `utterance`, said at `now` on the wall clock of `zone`."""
     local = ZoneInfo(zone)
-    request = ExtractionRequest(utterance, bot, language, now.replace(tzinfo=local), local, variables)
+    request = ExtractionRequest(utterance, bot, language, now.replace(tzinfo=local), local, variables, typed)
     return dict(extract(request))

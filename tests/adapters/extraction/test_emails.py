@@ -54,3 +54,25 @@ def test_an_address_is_taken_unasked_by_the_only_variable_of_its_type() -> None:
     said = "richiamatemi, o scrivete a anna@example.it"
     assert found(said, MAIL, bot="Come posso aiutarla?") == {"mail": "anna@example.it"}
     assert found(said, MAIL, VariableSpec("other", "altra", "email"), bot="Come posso aiutarla?") == {}
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "address"),
+    [
+        ("it", "usa bob@example.it grazie", "bob@example.it"),
+        ("it", "potete usare Bob.Rossi@Example.it", "Bob.Rossi@example.it"),
+        ("en", "use bob@example.com", "bob@example.com"),
+        ("en", "Contact: Bob Smith bob@example.com", "bob@example.com"),
+        ("en", "my mail is bob smith@example.com", "smith@example.com"),
+        ("en", "call 020 7946 0000, or write bob_42+x@example.co.uk.", "bob_42+x@example.co.uk"),
+        ("es", "puede escribir bob@example.es", "bob@example.es"),
+        ("es", "es pedro arroba hot mail punto com", "pedro@hotmail.com"),
+    ],
+)
+def test_a_typed_address_begins_where_it_is_written(language: str, said: str, address: str) -> None:  # F38
+    assert found(said, MAIL, language=language, typed=True) == {"mail": address}
+
+
+def test_a_typed_address_that_is_denied_or_is_one_of_two_is_left_out() -> None:  # F38
+    assert found("please not bob@example.com", MAIL, language="en", typed=True) == {}
+    assert found("use bob@example.com write eve@example.com", MAIL, language="en", typed=True) == {}

@@ -31,6 +31,7 @@ from flow_engine.ports.dialogue import DialogueTurn
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import MiningState, Provenance, ReachedCheckpoint
 from flow_engine.values import VariableSpec
+from flow_engine.vocabulary import Channel
 from system_prompts.loader import FileSystemPrompts
 from tests.flow_engine.documents.samples import JsonObject, aio_task, minimal_version
 from tests.flow_engine.runtime.conversation_steps import NOW, Conversation
@@ -289,6 +290,14 @@ class TestWhatRulesGet:
         assert (second[1].language, second[1].timezone) == ("it-IT", ZoneInfo("Europe/Rome"))
         assert second[1].said_at == SAID_AT
         assert [v.id for v in second[1].variables][:2] == ["var_string", "var_number"]
+
+    @pytest.mark.parametrize(("channel", "typed"), [("phone", False), ("chat", True), ("mail", True)])
+    def test_whether_the_user_has_typed_it(
+        self, prompts: FileSystemPrompts, channel: Channel, typed: bool
+    ) -> None:
+        talk = Conversation(prompts, document(channels=["phone", "chat", "mail"]), channel=channel)
+        talk.load(turns=DIALOGUE, last_user_turn=DIALOGUE[-1].name)
+        assert {each.typed for _, each in extraction_requests(request_of(talk))} == {typed}  # F38
 
     @pytest.mark.parametrize(
         ("ts", "moment"),
