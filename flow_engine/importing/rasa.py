@@ -76,6 +76,13 @@ class Slot(foreign.Foreign):
     initial_value: JsonValue = None
     mappings: JsonValue = None
 
+    @property
+    def by_tools(self) -> bool:
+        """Whether actions alone fill it, by all of its mappings: `custom` is what `controlled` was called."""
+        mappings = self.mappings if isinstance(self.mappings, list) else []
+        kinds = [each.get("type") if isinstance(each, dict) else None for each in mappings]
+        return bool(kinds) and all(kind in {"controlled", "custom"} for kind in kinds)
+
 
 class Response(foreign.Foreign):
     text: str = ""
@@ -109,11 +116,12 @@ class _Import:
 
     def made(self) -> drafts.ImportedDraft:
         draft = self._draft
+        collected = {step.collect for flow in self._flows.values() for step in _every(flow.steps)}
         for name, slot in self._files.slots.items():
-            if slot.type == "controlled":
+            by_tools = slot.by_tools and name not in collected
+            if by_tools:
                 draft.changed(("slots", name), "only tools write it")
-            kind = "custom" if slot.type == "controlled" else _TYPES.get(slot.type, "custom")
-            draft.variable(name, kind, "", slot.values)
+            draft.variable(name, "custom" if by_tools else self._kind_of(name), "", slot.values)
             if slot.initial_value is not None:
                 draft.dropped(
                     ("slots", name, "initial_value"), "a variable has no value before it was said or written"
@@ -243,11 +251,10 @@ class _Import:
     def _comparison(self, text: str) -> str:
         negated, bare = ("not ", text.removeprefix("not ")) if text.startswith("not ") else ("", text)
         if (name := bare.removeprefix("slots.")) in self._draft.variables:
-            return (
-                f"{negated}{self._draft.value(name)} == true"
-                if self._draft.kind_of(name) == "boolean"
-                else f"{negated}has({self._draft.value(name)})"
-            )
+            value = self._draft.value(name)
+            if self._kind_of(name) != "boolean":
+                return f"{negated}has({value})"
+            return f"not (has({value}) and {value} == true)" if negated else f"{value} == true"
         match = _COMPARISON.match(bare)
         if match is None or match["name"] not in self._draft.variables:
             return ""
@@ -255,8 +262,13 @@ class _Import:
         if match["value"].strip() in {"null", "None"}:
             return f"{negated}{'not ' if sign in {'==', '=', 'is'} else ''}has({value})"
         sign = {"=": "==", "is": "==", "is not": "!="}.get(sign, sign)
-        literal = elements.condition_literal(match["value"], self._draft.kind_of(match["name"]))
+        literal = elements.condition_literal(match["value"], self._kind_of(match["name"]))
         return f"{negated}{value} {sign} {literal}"
+
+    def _kind_of(self, name: str) -> str:
+        """The type of a slot's values, of one too that only tools write."""
+        slot = self._files.slots.get(name)
+        return self._draft.kind_of(name) if slot is None else _TYPES.get(slot.type, "custom")
 
 
 def _every(steps: Sequence[Step]) -> Iterator[Step]:

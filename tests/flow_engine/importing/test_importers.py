@@ -295,7 +295,9 @@ class TestRasa:
 
     def test_a_link_behind_a_predicate_is_a_connection_with_a_condition(self) -> None:
         found = imported("rasa")
-        assert found.condition("transfer_money", "top_up")["when"] == "not has(vars.has_funds)"
+        assert found.condition("transfer_money", "top_up")["when"] == (
+            "not (has(vars.has_funds) and vars.has_funds == true)"
+        )
         assert found.condition("transfer_money", "verify_identity")["when"] == (
             "vars.amount > 1000 and vars.is_verified == false"
         )
@@ -324,6 +326,31 @@ class TestRasa:
             "top_up_amount": "number",
         }
         assert variables["amount"]["prompt"] == "how much is sent, in euros"
+        assert imported("rasa").remark("/slots/has_funds") == ("changed", "only tools write it")
+
+    @pytest.mark.parametrize(
+        ("mappings", "kind"),
+        [
+            ([{"type": "controlled"}], "custom"),
+            ([{"type": "custom", "action": "action_login"}], "custom"),
+            ([{"type": "controlled"}, {"type": "from_llm"}], "boolean"),
+            ([{"type": "from_llm"}], "boolean"),
+            ([], "boolean"),
+            (None, "boolean"),
+        ],
+    )
+    def test_what_users_may_say_of_a_slot_is_as_its_mappings_have_it(self, mappings: Any, kind: str) -> None:
+        flow = {"description": "x", "if": "slots.logged_in", "steps": [{"action": "utter_x"}]}
+        slots = {"logged_in": {"type": "bool", "mappings": mappings}}
+        found = Imported(IMPORTERS["rasa"]({"flows": {"pay": flow}, "slots": slots}))
+        assert found.variables["logged_in"]["type"] == kind
+        assert found.tasks["pay"]["entryCondition"]["when"] == "vars.logged_in == true"
+
+    def test_a_controlled_slot_that_a_flow_collects_is_asked_for(self) -> None:
+        flow = {"description": "x", "steps": [{"collect": "agreed"}]}
+        slots = {"agreed": {"type": "bool", "mappings": [{"type": "controlled"}]}}
+        found = Imported(IMPORTERS["rasa"]({"flows": {"pay": flow}, "slots": slots}))
+        assert found.variables["agreed"]["type"] == "boolean"
 
     def test_a_predicate_that_no_value_of_the_type_allows_is_the_model_s(self) -> None:
         steps = [{"noop": True, "next": [{"if": "slots.a > 'b'", "then": [{"link": "behind"}]}]}]
