@@ -15,13 +15,13 @@ from flow_engine.errors import Finding
 from flow_engine.importing import drafts, elements, foreign
 
 _SYSTEM_TYPES: Final[Mapping[str, str]] = {
-    "@sys.date": "date",
-    "@sys.date-time": "date",
-    "@sys.email": "email",
-    "@sys.phone-number": "phone",
-    "@sys.number": "number",
-    "@sys.number-integer": "number",
-    "@sys.age": "number",
+    "sys.date": "date",
+    "sys.date-time": "date",
+    "sys.email": "email",
+    "sys.phone-number": "phone",
+    "sys.number": "number",
+    "sys.number-integer": "number",
+    "sys.age": "number",
 }
 _ENDS: Final = frozenset({"END_SESSION", "END_FLOW"})
 _KEPT_ASIDE: Final = frozenset(
@@ -252,8 +252,8 @@ class _Import:
         return draft.imported()
 
     def _variable(self, parameter: Parameter) -> None:
-        kind = _SYSTEM_TYPES.get(parameter.entity_type, "string")
-        own = self._types.get(_last(parameter.entity_type).removeprefix("@"))
+        named = _last(parameter.entity_type).removeprefix("@")
+        kind, own = _SYSTEM_TYPES.get(named, "string"), self._types.get(named)
         values = [entity.value for entity in own.entities] if own else []
         asked = parameter.fill_behavior.initial_prompt_fulfillment.spoken
         prompt = f"What the user answers to: {_text(asked)}" if asked else ""

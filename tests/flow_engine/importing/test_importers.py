@@ -224,6 +224,14 @@ class TestDialogflow:
         assert "when: vars.n > 3; or the user means 'skip'" in found.tasks["f.ask"]["prompt"]
         assert found.remark("/flows/0/pages/0/transitionRoutes/0")[0] == "changed"
 
+    @pytest.mark.parametrize(
+        "name", ["@sys.number", "sys.number", "projects/-/locations/-/agents/-/entityTypes/sys.number"]
+    )
+    def test_a_system_entity_is_known_by_each_of_its_names(self, name: str) -> None:
+        page = {"displayName": "ask", "form": {"parameters": [{"displayName": "n", "entityType": name}]}}
+        found = Imported(IMPORTERS["dialogflow-cx"]({"flows": [{"displayName": "f", "pages": [page]}]}))
+        assert found.variables["n"]["type"] == "number"
+
     def test_a_handoff_makes_the_task_a_human_s(self) -> None:
         found = imported("dialogflow-cx")
         assert found.tasks["Default Start Flow.Emergency"]["type"] == "HUM"
