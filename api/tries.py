@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Protocol, TypeVar
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -18,6 +26,7 @@ from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.exact_numbers import read_exactly
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import as_object
+from flow_engine.runtime import human_part
 from flow_engine.testing import format
 from flow_engine.testing.report import ScenarioVerdict
 from flow_engine.testing.tries import Said, Tries, TryOrder
@@ -97,8 +106,21 @@ def _end_of(given: object) -> object:
 
 
 class TriedHumanTask(Body):
+    """`text` is the AI's with `waiting`, the person's with `edited`, else the one that is decided on."""
+
     outcome: HumanOutcome
     reason: Reason | None = None
+    text: Annotated[str, Field(max_length=human_part.LONGEST_TEXT)] | None = Field(
+        default=None, validate_default=True
+    )
+
+    @field_validator("text")
+    @classmethod
+    def _beside_its_outcome(cls, text: str | None, info: ValidationInfo) -> str | None:
+        fault = human_part.text_fault(info.data.get("outcome"), text)
+        if fault is not None:
+            raise ValueError(fault)
+        return text
 
 
 class TurnFields(Body):
@@ -121,7 +143,8 @@ class TurnFields(Body):
     )
     new_contact: TriedContact | None = Field(default=None, description="The user comes back.")
     human_task: TriedHumanTask | None = Field(
-        default=None, description="What became of a transfer, or of a person who follows."
+        default=None,
+        description="What became of a transfer, of a person who follows, or of a text that waits for one.",
     )
     wait: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = Field(
         default=None, description="So many seconds pass."
@@ -153,7 +176,7 @@ class TurnFields(Body):
                 case TriedContact():
                     return format.OpenContact(contact=value.body())
                 case TriedHumanTask():
-                    body = format.HumanTaskBody(outcome=value.outcome, reason=value.reason)
+                    body = format.HumanTaskBody(outcome=value.outcome, reason=value.reason, text=value.text)
                     return format.HumanTask(human_task=body)
                 case TriedEnd():
                     end = format.EndContactBody(reason=value.reason, closes=value.closes)

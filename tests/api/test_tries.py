@@ -177,6 +177,30 @@ async def test_what_is_said_is_read_in_the_same_turn(scene: Scene) -> None:  # F
     assert [row["input"]["op"] for row in said["journal"]] == ["handle-utterance", "extraction"]
 
 
+async def test_a_text_waits_for_a_person_in_a_try_and_in_its_test(scene: Scene) -> None:  # F34
+    document = unsaved(channels=["phone", "chat"])
+    document["tasks"][0] |= {
+        "type": "AIS",
+        "approval": True,
+        "approvalTimeout": 60,
+        "routingParameters": {"timeout": 30},
+    }
+    tried = await begun(scene, document=document, channel="chat")
+    waiting = await tried.turn(humanTask={"outcome": "waiting", "text": "It is the 5th."})
+    assert (waiting["task"]["status"], waiting["refusals"]) == ("waiting", [])
+    edited = await tried.turn(humanTask={"outcome": "edited", "text": "It is the 6th."})
+    assert edited["task"]["status"] == "edited"
+    assert edited["actions"][0]["command"] == "/human_task_edited"
+    late = await tried.turn(humanTask={"outcome": "approved"})
+    assert [refusal["code"] for refusal in late["refusals"]] == ["already_decided"]
+    await tried.turn(humanTask={"outcome": "waiting", "text": "And the 7th."})
+    assert (await tried.turn(wait=61))["task"]["status"] == "timeout"
+
+    test = yaml.safe_load((await scene.http.get(f"{tried.path}/test")).text)
+    steps = [step["human_task"] for step in test["scenarios"][0]["steps"] if "human_task" in step]
+    assert {"outcome": "edited", "text": "It is the 6th."} in steps
+
+
 async def test_a_human_part_a_wait_and_a_contact_that_comes_back(scene: Scene) -> None:  # F10, F28
     tried = await begun(
         scene, document=over_many_contacts(conversationalFlowId=await flow_of(scene)), channel="phone"
@@ -250,6 +274,8 @@ async def test_a_command_that_cannot_be_meant_is_refused(scene: Scene) -> None:
         ({"wait": -1}, "/wait"),
         ({"wait": 1e12}, "/wait"),
         ({"humanTask": {"outcome": "lost"}}, "/humanTask/outcome"),
+        ({"humanTask": {"outcome": "edited"}}, "/humanTask/text"),
+        ({"humanTask": {"outcome": "connected", "text": "no"}}, "/humanTask/text"),
         ({"hangup": {"closes": "maybe"}}, "/hangup/closes"),
         ({"hangup": "yes"}, "/hangup"),
         ({"say": "hello"}, "/say"),
