@@ -28,6 +28,10 @@ from flow_engine.values import JsonValue
 NOBODY = "contact-0"
 """The contact of steps that come when none could be opened: unknown to every conversation."""
 
+READING_S = 0.001
+"""What is read comes after what was written before it by the clock too: the `latest` value is that of the
+later moment."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -222,6 +226,7 @@ class Player:
         return Outcome(kind=kind, command=reply.get("command"), advanced=advanced)
 
     async def read(self, kind: str, answer: format.ModelAnswer | None) -> Outcome:
+        self.stage.clock.advance(READING_S)
         await self.stage.read(answer)
         return Outcome(kind=kind, advanced=await self.moved())
 

@@ -64,6 +64,20 @@ def test_values_of_tools_stand(tmp_path: Path) -> None:
     assert complaints(tmp_path, steps) == []
 
 
+def test_of_a_tool_and_the_user_the_later_one_is_the_latest(tmp_path: Path) -> None:  # journal: say
+    document = json.loads(ORDER.read_text("utf-8"))
+    grams = next(each for each in document["version"]["variables"] if each["_id"] == "bagGrams")
+    grams["precedence"] = "latest"
+    flow = tmp_path / "latest.json"
+    flow.write_text(json.dumps(document))
+    steps = ASKED + (
+        "- {memory: {bagGrams: 1000}}\n- {say: 500 grams}\n"
+        "- {expect: {memory: {bagGrams: 500}, conflicts: [bagGrams]}}\n"
+        "- {memory: {bagGrams: 250}}\n- {expect: {memory: {bagGrams: 250}}}\n"
+    )
+    assert complaints(tmp_path, steps, flow=flow) == []
+
+
 def version(directory: Path) -> Path:
     """The clinic with two checkpoints in its first task, and a transition that takes itself."""
     points = [
