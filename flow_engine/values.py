@@ -73,6 +73,11 @@ class VariableSpec:
     fresh_for: float | None = None
     precedence: Precedence | None = None
 
+    @property
+    def by_tools(self) -> bool:
+        """Whether tools alone fill it: of a card number the dialogue keeps a mask."""
+        return self.type == "custom" or self.sensitive == "card"
+
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:

@@ -279,6 +279,11 @@ class Variable(Document):
         RequiredIf(When("type", *_FOUND_BY_A_MODEL), "unless 'type' is 'custom'"),
     ] = absent()
 
+    @property
+    def by_tools(self) -> bool:
+        """Whether tools alone fill it, as `VariableSpec` has it."""
+        return self.type == "custom" or self.sensitive == "card"
+
 
 class Retention(Document):
     """For how long what is known of a conversation is kept after its last step, whatever its time limit."""

@@ -3,9 +3,10 @@ entered, given what may have been written on the way. Nothing here recurses: dep
 
 The second is an analysis of the flow of data. Its facts, per path from the first task:
 
-1. The dialogue can fill every variable that is not custom, in any task (F37, F38), the first included.
-2. A custom variable is written by tools only (F18): by those that say so in `writes` or `resultMapping`, and
-   by those that say nothing of what they write, which may write any of them.
+1. The dialogue can fill every variable that is neither custom nor a card number, in any task (F37, F38), the
+   first included.
+2. Those two are written by tools only (F18): by those that say so in `writes` or `resultMapping`, and by
+   those that say nothing of what they write, which may write any of them.
 3. Nothing can be stored in an enum without usable values.
 4. A task's requirements are asked when it is entered from another, not at the start (F11).
 

@@ -152,8 +152,7 @@ class Inspection:
         barriers = Barriers(
             writing={task_id: self.bits_written(task_id) for task_id in self.tasks},
             needing={
-                t: sum({self.bit_of(v.id) for v in needed if v.type == "custom"})
-                for t, needed in required.items()
+                t: sum({self.bit_of(v.id) for v in needed if v.by_tools}) for t, needed in required.items()
             },
             impossible={t for t, needed in required.items() if any(map(self.never_stored, needed))}
             | {c.placed.task_id or "" for c in self.read_conditions if self._closes(c, "task")},
@@ -169,13 +168,13 @@ class Inspection:
 
     @cached_property
     def _bits(self) -> Mapping[str, int]:
-        """A bit for each of the first custom variables that some task requires, where tools tell what they
+        """A bit for each of the first variables of tools that some task requires, where tools tell what they
         write."""
         told = any(tool.written is not None for tools in self._chosen.values() for tool in tools)
         if not told or sum(map(len, self.connections.values())) > MANY_MOVES:
             return {}
         needed = (v for task in self.version.tasks for _, v in self.requirements(task))
-        wanted = dict.fromkeys(v.id for v in needed if v.type == "custom")
+        wanted = dict.fromkeys(v.id for v in needed if v.by_tools)
         return {v: 2 << number for number, v in enumerate(list(wanted)[:MOST_BITS])}
 
     @cached_property
@@ -186,7 +185,7 @@ class Inspection:
         }
 
     def bit_of(self, var_id: str) -> int:
-        """The bit by which an exploration tells that a custom variable may have been written."""
+        """The bit by which an exploration tells that a variable of tools may have been written."""
         return self._bits.get(var_id, 1)
 
     def bits_written(self, task_id: str) -> int:

@@ -23,9 +23,10 @@ Every finding has the place as a JSON pointer, a code, and a message that names 
 about and says what to do. **Errors** refuse a save: the version could not run. **Warnings** are returned with
 the save. Drafts never run and are only checked against the schema.
 
-What the rules about required variables take for granted: the dialogue can fill any variable that is not
-custom, in any task; a custom variable is written by tools only; and since no document says which tool writes
-which variable, a tool that any task on the way has selected may have written it.
+What the rules about required variables take for granted: the dialogue can fill any variable that is
+neither custom nor `sensitive: "card"`, in any task; those two are written by tools only; and since no
+document says which tool writes which variable, a tool that any task on the way has selected may have
+written it.
 """
 
 

@@ -3,7 +3,8 @@
 1. Two writers, two hashes. The miner reads the dialogue along; tools write through the memory API.
 2. A tool's entry that has a value wins over the miner's, unless the variable's `precedence` says otherwise.
    A tool's entry without a value, taken back or never written, hides nothing.
-3. The miner never mines a custom variable, nor one without `precedence` that a tool has given a value.
+3. The miner never mines a variable that only tools fill, nor one without `precedence` that a tool has given
+   a value.
 4. Where user and tool contradict each other, both entries are kept; where they agree, the tool's counts as
    written when either of them was written last.
 5. A batch of tool writes is all or nothing, and names each variable at most once, since the order of a
@@ -168,7 +169,7 @@ def open_for_mining(
     return tuple(
         spec
         for spec in specs
-        if spec.type != "custom"
+        if not spec.by_tools
         and (spec.precedence is not None or not ((entry := tools.get(spec.id)) and entry.has_value))
     )
 

@@ -246,7 +246,7 @@ def _why_not(
                 spec.name,
                 spec.type,
                 (
-                    *(() if spec.type == "custom" else (MINER,)),
+                    *(() if spec.by_tools else (MINER,)),
                     *(tool.tool_name for tool in tools if tool.may_write(spec.id)),
                 ),
                 tuple(

@@ -362,6 +362,15 @@ async def test_card_numbers_are_masked_before_anything_is_kept(scene: Scene) -> 
     assert event["body"] == "My card is [hidden card], exp 12/29"
 
 
+async def test_nobody_is_told_that_the_dialogue_fills_a_card_variable() -> None:  # journal: sensitive
+    raw = document()
+    raw["tasks"][1] |= {"transitionParameters": needs("card", "code"), "mcpToolSelection": []}
+    async with open_scene(raw) as scene:
+        await scene.started()
+        missing = {v["varId"]: v["fillableBy"] for v in (await scene.change("visit")).json()["missing"]}
+        assert missing == {"card": [], "code": ["convMiner"]}
+
+
 async def test_without_a_card_variable_what_is_said_is_kept_as_it_is() -> None:  # journal: sensitive
     async with open_scene(minimal_version()) as scene:
         await scene.started()

@@ -326,11 +326,12 @@ def _reasons(inspection: Inspection, task: Task, arrival: Arrival) -> Iterator[t
         place = pointer("tasks", inspection.numbers[task.id], "transitionParameters", index)
         if inspection.never_stored(variable):
             yield place, f"enum {quoted(variable.name)} has no value that could be stored"
-        elif variable.type == "custom" and not written & inspection.bit_of(variable.id):
+        elif variable.by_tools and not written & inspection.bit_of(variable.id):
             named = [f"{quoted(tool)} of {inspection.name(t)}" for t, tool in inspection.writers(variable.id)]
             which = f" ({', '.join(named[:NAMED_AT_MOST])})" if named else ""
+            kind = "custom" if variable.type == "custom" else "card number"
             lacking = "none that is selected writes it" if written else "none is selected"
-            yield place, f"only a tool writes the custom {quoted(variable.name)}{which}, and {lacking}"
+            yield place, f"only a tool writes the {kind} {quoted(variable.name)}{which}, and {lacking}"
 
 
 def result_paths(inspection: Inspection) -> Findings:

@@ -123,6 +123,12 @@ def _(raw: JsonObject) -> None:
     _without_tools(raw)
 
 
+@case("required_variable_never_filled", "/tasks/1/transitionParameters/0", good=_dialogue_fills_it)
+def _(raw: JsonObject) -> None:
+    _dialogue_fills_it(raw)
+    raw["variables"][0]["sensitive"] = "card"
+
+
 def _hub(raw: JsonObject) -> None:
     """The welcome has no tool, but comes again after the task that has one: closed only for the moment."""
     _without_tools(raw)

@@ -124,6 +124,10 @@ class TestMining:
         tools = {"v1": entry("2025-03-31"), "v2": entry(None), "v3": entry(None)}
         assert [spec.id for spec in open_for_mining(SPECS, tools)] == ["v2", "v4"]  # F18
 
+    def test_a_card_number_is_not_mined(self) -> None:
+        specs = [VariableSpec("v1", "card", "string", "ask", sensitive="card")]
+        assert open_for_mining(specs, {}) == ()  # F18: what the dialogue keeps of it is a mask
+
     def test_a_tools_false_closes_a_variable(self) -> None:
         flag = VariableSpec("v1", "flag", "boolean", "ask")
         assert open_for_mining([flag], {"v1": entry(False)}) == ()  # F18
