@@ -300,6 +300,9 @@ def read_answer(request: MiningRequest, data: object, runner: ConversationalFlow
         if spec is None or spec.id not in allowed:
             dropped["variable_unknown"] += 1
             continue
+        if value == MASKS["card"]:  # what the dialogue shows of a card, and no value of another variable
+            dropped["masked"] += 1
+            continue
         try:
             fitting = canonical(
                 spec,

@@ -464,6 +464,7 @@ class TestWhatIsTakenOfAnAnswer:
     @pytest.mark.parametrize(
         ("answer", "dropped"),
         [
+            ({"values": {"var_string": "[hidden card]"}}, {"masked": 1}),
             ({"values": {"nobody": 1}}, {"variable_unknown": 1}),
             ({"values": {"appointment": {"id": 1}}}, {"variable_unknown": 1}),
             ({"values": {"size": "XXL", "a date": "soon"}}, {"enum_value_unknown": 1, "date_invalid": 1}),
