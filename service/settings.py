@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     max_tasks: int = Field(default=300, ge=1, description="Most tasks of a flow version")
     rules_extraction: bool = Field(
         default=True,
-        description="Read phones, dates, numbers, yes and no, and choices by rules, before a model",
+        description="Read phones, e-mail, dates, numbers, yes and no, and choices by rules, before a model",
     )
     worker_in_serve: bool | None = Field(
         default=None,
