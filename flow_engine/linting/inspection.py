@@ -313,7 +313,8 @@ class Inspection:
         return review.can_hold(goals, self._specs, {}, self._budget)
 
     def _possible(self, goals: Sequence[review.Goal], placed: documents.PlacedCondition) -> bool:
-        """With what is known when it is asked: the channel, the language, what the entered task requires."""
+        """With what is known when it is asked: the channel, the language, what the entered task requires. A
+        requirement that can never have a value is a fault of its own."""
         entered = placed.target_id or (placed.task_id if placed.of == "task" else None)
         task = self.tasks.get(entered or placed.task_id or "")
         channels = [c for c in self.version.channels if not (task and task.channels) or c in task.channels]
@@ -326,6 +327,7 @@ class Inspection:
             known = [
                 (syntax.Lone(language.Has(language.Reference("vars", (variable.id,)))), "true")
                 for _, variable in self.requirements(task)
+                if not self.never_stored(variable)
             ]
         domains = {key: names for key, names in domains.items() if names}
         return review.can_hold([*goals, *known], self._specs, domains, self._budget)

@@ -56,6 +56,17 @@ def test_the_samples_have_no_findings(sample: SampleFlow) -> None:  # F9
     assert lint(parse_version(orjson.loads(sample.document)), ENVIRONMENT) == []
 
 
+def test_what_can_never_have_a_value_is_no_fault_of_a_condition() -> None:  # F9
+    raw = sound_version()
+    raw["variables"][1]["enumValues"] = []
+    booking = raw["tasks"][BOOKING]
+    booking["transitionParameters"].append(required("size"))
+    booking["entryCondition"] = {"when": "has(vars.day)", "reason": "the day first"}
+    codes = {finding.code for finding in lint(parse_version(raw), ENVIRONMENT)}
+    assert "enum_cannot_match" in codes
+    assert "condition_never_true" not in codes
+
+
 def test_a_draft_is_not_linted() -> None:  # F8
     assert found(sound_version(draft=True, tasks=[task("a", []), task("b", [])])) == []
 
