@@ -11,6 +11,7 @@ from datetime import datetime
 
 from msgspec import structs
 
+from flow_engine.documents import normalise_name
 from flow_engine.errors import CallTheOperator
 from flow_engine.masking import shown
 from flow_engine.ports.dialogue import ConversationRef
@@ -207,6 +208,8 @@ class ConversationalFlowRunner(HumanPart):
     def change_task(self, name: str) -> bool:
         """Move to the task of that id or name; on False `get_task_validation_error` says why not (F11). The
         name has at most 512 characters."""
+        if name not in self.flow.names and normalise_name(name) == BACK:
+            name = BACK  # known in any case, as the names of tasks are
         if name == BACK and (origin := self.returns_to) is not None:  # out of a digression
             self._move(origin, self.flow.chart.placed(origin.id), by=BACK)
             self.advance(anew=True)
