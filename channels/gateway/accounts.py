@@ -105,7 +105,7 @@ class _Window:
     used: float = 0.0
 
     def at(self, now: float) -> _Window:
-        if now >= self.until:
+        if not self.until - MINUTE_S <= now < self.until:  # a clock that was put back begins one, too
             self.until, self.used = (int(now) // MINUTE_S + 1) * MINUTE_S, 0.0
         return self
 

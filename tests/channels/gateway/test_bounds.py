@@ -81,6 +81,14 @@ def test_a_minute_s_requests_begin_anew_with_the_minute(tmp_path: Path) -> None:
     assert [refused(kept, "t", "k") for _ in range(3)] == [0, 0, 61]
 
 
+def test_a_clock_that_is_put_back_refuses_nobody_until_it_has_caught_up(tmp_path: Path) -> None:
+    now = 7200.0
+    kept, _ = books(tmp_path, lambda: now, {"key": "k", "requests_per_minute": 1})
+    assert [refused(kept, "t", "k") for _ in range(2)] == [0, 61]
+    now = 3630.0
+    assert [refused(kept, "t", "k") for _ in range(2)] == [0, 31]
+
+
 def test_a_budget_of_a_tenant_is_not_that_of_its_neighbour(tmp_path: Path) -> None:  # F43
     kept, _ = books(
         tmp_path,
