@@ -276,6 +276,7 @@ def _model(name: str, owner: str) -> dict[str, object]:
 
 def gateway_app(routes: Sequence[BaseRoute], books: accounts.Books) -> Starlette:
     """`routes` are those of the gateway and, where there are workspaces, of the assistant."""
+    paths = ", ".join(route.path for route in routes if isinstance(route, Route))
 
     async def ready(request: Request) -> Response:
         return Response(written({"status": "ok"}), media_type="application/json")
@@ -286,7 +287,10 @@ def gateway_app(routes: Sequence[BaseRoute], books: accounts.Books) -> Starlette
     async def refused(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         code = {404: "path_unknown", 405: "method_not_allowed"}.get(status, "http_error")
-        return error_response(ApiError(status, str(getattr(error, "detail", "")), code=code))
+        message = str(getattr(error, "detail", ""))
+        if status == 404:
+            message = f"there is nothing at {request.url.path}; there are: {paths}"
+        return error_response(ApiError(status, message, code=code))
 
     async def bug(request: Request, error: Exception) -> Response:
         return error_response(_logged_bug(request.url.path, error))

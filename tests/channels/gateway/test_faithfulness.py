@@ -224,5 +224,9 @@ async def test_models_are_those_of_the_table(tmp_path: Path) -> None:  # W9
         assert {each["id"] for each in listed["data"]} == {"org/m", "m", "small"}
         assert (await world.http.get("/v1/models/org/m")).json()["owned_by"] == "b0"
         assert (await world.http.get("/v1/models/spare/x")).status_code == 404
-        assert (await world.http.get("/v1/nothing")).json()["error"]["code"] == "path_unknown"
+        error = (await world.http.get("/v1/nothing")).json()["error"]
+        assert error["code"] == "path_unknown"
+        assert error["message"].startswith(
+            "there is nothing at /v1/nothing; there are: /v1/chat/completions,"
+        )
         assert (await world.http.get("/health/ready")).status_code == 200
