@@ -20,6 +20,7 @@ from flow_engine.runtime.events import kind_of
 ANSWER_WITHIN_S = 5.0
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 60.0
+_LONGEST_REST = timedelta(seconds=LONGEST_REST_S)
 
 log: Any = structlog.get_logger("flow_engine.reporting")
 
@@ -42,8 +43,8 @@ class Webhook:
         Raises ReceiverAway with the moment (UTC) until which it rests, or ReceiverRefused for any other
         status."""
         now = self._clock.now()
-        if self._rests_until is not None and now < self._rests_until:
-            raise delivery.ReceiverAway(self._rests_until)
+        if (rest := self._rest_at(now)) is not None:
+            raise delivery.ReceiverAway(rest)
         try:
             # Ids in headers are percent-encoded, as headers hold ASCII only.
             reply = await self._caller.request(
@@ -70,10 +71,16 @@ class Webhook:
         if not 200 <= status < 300:
             raise delivery.ReceiverRefused(f"the webhook answered with status {status}")
 
+    def _rest_at(self, now: datetime) -> datetime | None:
+        """Until when it rests. A clock that was put back ends a rest: it would last until that has caught
+        up."""
+        until = self._rests_until
+        return until if until is not None and timedelta() < until - now <= _LONGEST_REST else None
+
     def _away(self, reason: str) -> delivery.ReceiverAway:
         now = self._clock.now()
-        if self._rests_until is not None and now < self._rests_until:  # several calls failed together
-            return delivery.ReceiverAway(self._rests_until)
+        if (rest := self._rest_at(now)) is not None:  # several calls failed together
+            return delivery.ReceiverAway(rest)
         rest_s = min(FIRST_REST_S * 2.0 ** min(self._failures, 30), LONGEST_REST_S)
         self._failures += 1
         self._rests_until = now + timedelta(seconds=rest_s)

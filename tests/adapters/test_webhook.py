@@ -176,6 +176,14 @@ class TestFailing:
             scene.clock.at = scene.scheduled[-1].due_at
         assert rests == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
+    async def test_a_clock_that_is_put_back_ends_its_rest(self) -> None:
+        scene = Scene(AWAY, TAKEN)
+        await scene.happened(some_events(2))
+        await scene.deliver()
+        scene.clock.advance(seconds=-600)
+        await scene.deliver()
+        assert scene.sent == ["e0", "e0", "e1"]
+
     async def test_an_answer_of_5xx_pauses_its_own_conversation_only(self) -> None:  # A8
         scene = Scene(BUSY, TAKEN)
         await scene.happened(some_events(1))
