@@ -37,9 +37,11 @@ _SCHEMA = (
 
 _WAL_PAUSE_S = 0.02
 
+_FULL = "its disk is full"
 _REFUSING_WRITES = {
-    sqlite3.SQLITE_FULL: "its disk is full",
+    sqlite3.SQLITE_FULL: _FULL,
     sqlite3.SQLITE_READONLY: "its file may only be read",
+    sqlite3.SQLITE_IOERR_SHMSIZE: _FULL,  # what readers of the journal share has no room beside the file
 }
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -50,7 +52,8 @@ def _translated() -> Generator[None, None, None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        refused = _REFUSING_WRITES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        code = getattr(error, "sqlite_errorcode", 0)
+        refused = _REFUSING_WRITES.get(code) or _REFUSING_WRITES.get(code & 0xFF)
         if refused is not None:
             log.warning("flow_store_refuses_writes", reason=refused)
             message = f"the flow store takes no writes: {refused}"
@@ -204,8 +207,8 @@ async def _switch_to_wal(connection: aiosqlite.Connection, patience_s: float) ->
         try:
             await connection.execute_fetchall("PRAGMA journal_mode = WAL")
             return
-        except sqlite3.OperationalError:
-            if clock.time() >= deadline:
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock.time() >= deadline:
                 raise
             await asyncio.sleep(_WAL_PAUSE_S)
 

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import resource
 import socket
 import sqlite3
 import uuid
@@ -340,6 +341,19 @@ class TestAStoreThatIsAway:
             await SqliteVersionStore(database).insert("t", version)
         assert [(line["event"], line["reason"]) for line in logs] == [("flow_store_refuses_writes", told)]
         await database.close()
+
+    async def test_a_start_without_room_beside_the_file_says_so_at_once(self, tmp_path: Path) -> None:  # F44
+        database = SqliteDatabase(tmp_path, busy_timeout_ms=60_000)
+        await database.open()
+        await database.close()
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, hard))  # less than what SQLite puts there
+        try:
+            with pytest.raises(RetryLater, match="its disk is full"):
+                async with asyncio.timeout(10):
+                    await database.open()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     async def test_a_missing_folder_is_retry_later(self, tmp_path: Path) -> None:  # F44
         with pytest.raises(RetryLater, match="flow_store_unavailable"):
