@@ -22,6 +22,8 @@ from flow_engine.errors import CallTheOperator
 
 FILE_NAME: Final = "gateway.db"
 FLUSH_EVERY_S: Final = 0.5
+BUSY_S: Final = 5.0
+"""How long a statement waits for another process."""
 
 _SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS response_cache (
@@ -105,9 +107,11 @@ async def _connected(path: Path) -> aiosqlite.Connection:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite: for all
+        # Fails before the asynchronous driver: its failed connect leaves a thread that outlives the loop.
+        SharedFile(str(path), BUSY_S).close()
         async with AsyncExitStack() as stack:
             connection = await stack.enter_async_context(
-                aiosqlite.connect(path, timeout=5, factory=SharedFile)
+                aiosqlite.connect(path, timeout=BUSY_S, factory=SharedFile)
             )
             for statement in _SCHEMA:
                 await connection.execute_fetchall(statement)

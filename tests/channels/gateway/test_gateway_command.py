@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adapters.models.fake_http import ExactServer
+from channels.gateway.database import FILE_NAME
 from service.cli import app
 from tests.channels.gateway.gateway_world import either
 from tests.service_process import running_service
@@ -115,3 +116,21 @@ def test_it_refuses_to_start_and_says_why(
     assert (shown.exit_code, named in shown.output) == (2, True)
     without = RUNNER.invoke(app, ["gateway", "serve", "--port", "0"])
     assert (without.exit_code, "--config or FLOW_ENGINE_GATEWAY_CONFIG" in without.output) == (2, True)
+
+
+@pytest.mark.parametrize("command", [["usage"], ["cache", "stats"], ["cache", "clear"]])
+def test_a_file_that_is_no_database_is_told_in_a_line(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOW_ENGINE_DATA_DIR", str(tmp_path))
+    (tmp_path / FILE_NAME).write_bytes(b"no database, but long enough to be read as one" * 100)
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    shown = RUNNER.invoke(app, ["gateway", *command])
+    assert (shown.exit_code, shown.output.count("\n")) == (2, 1)
+    assert shown.output.endswith("gateway.db: file is not a database\n")
+    while any(
+        "aiosqlite" in str(each) or "_connection_worker" in each.name for each in threading.enumerate()
+    ):
+        time.sleep(0.01)  # the driver's own, where it has been begun
+    assert not failed
