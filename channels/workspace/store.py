@@ -92,11 +92,32 @@ def detect(start: Path, home: Path) -> tuple[Path, DetectedBy]:
     return start, "cwd"
 
 
+_FILE_FAILS: Final = frozenset(
+    (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY)
+)
+
+
+class _WorkspaceFile(SharedFile):
+    """Where the file or its disk fails once it is open, its statements raise CallTheOperator
+    `workspace_unusable`."""
+
+    path: Path | None = None
+    """Known once it is open."""
+
+    def execute(self, *statement: Any) -> sqlite3.Cursor:
+        try:
+            return super().execute(*statement)
+        except sqlite3.OperationalError as error:
+            if self.path is None or error.sqlite_errorcode & 0xFF not in _FILE_FAILS:
+                raise
+            raise CallTheOperator("workspace_unusable", f"{self.path}: {error}") from error
+
+
 def _connect(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
-    """Raises CallTheOperator `workspace_unusable`."""
+    """Raises CallTheOperator `workspace_unusable`, as its statements do."""
     try:
         database = sqlite3.connect(
-            path, timeout=10, isolation_level=None, check_same_thread=False, factory=SharedFile
+            path, timeout=10, isolation_level=None, check_same_thread=False, factory=_WorkspaceFile
         )
         database.execute("PRAGMA foreign_keys = ON")
         [(version,)] = database.execute("PRAGMA user_version")
@@ -113,6 +134,7 @@ def _connect(path: Path, migrations: Sequence[str]) -> sqlite3.Connection:
             raise CallTheOperator("workspace_unusable", f"{path} was written by a newer version")
     except sqlite3.Error as error:
         raise CallTheOperator("workspace_unusable", f"{path}: {error}") from error
+    database.path = path
     return database
 
 

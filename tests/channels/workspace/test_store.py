@@ -65,6 +65,18 @@ def test_the_full_text_table_can_be_read_and_searched(tmp_path: Path) -> None:  
     broken.close()
 
 
+def test_a_disk_that_gets_full_is_told_to_the_operator(tmp_path: Path) -> None:  # W4
+    with opened(tmp_path) as world:
+        store = world.workspace.store
+        session = store.begin("gateway", "m")
+        store.database.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(CallTheOperator, match=r"workspace_unusable: .*workspace\.db: .* is full"):
+            store.add(session, "t", Message("user", "x" * 100_000))
+        assert store.messages(session) == []
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            store.database.execute("SELECT * FROM nowhere")
+
+
 def test_the_home_database_knows_the_workspaces(tmp_path: Path) -> None:  # W3
     home = tmp_path / "home"
     remember_workspace(Path("/a/project"), "git", home)
