@@ -208,7 +208,9 @@ class TestRefusalsInFull:
         reason = (
             "task 'Front desk' was not entered as a digression; reachable tasks: 'Book a room', 'Manager'"
         )
-        assert refused(Conversation(prompts, hotel()), "back") == refusal("nothing_to_go_back_to", reason)
+        for spelled in ("back", "BACK", " Back "):  # F4
+            told = refused(Conversation(prompts, hotel()), spelled)
+            assert told == refusal("nothing_to_go_back_to", reason)
 
     @pytest.mark.parametrize("code", get_args(RefusalCode))
     def test_every_refusal_says_what_would_have_been_accepted(
