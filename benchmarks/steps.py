@@ -217,13 +217,13 @@ Row = tuple[str, float, float | None]
 
 
 @asynccontextmanager
-async def _beside_its_least(
+async def beside_its_least(
     cores: Cores, tasks: int
 ) -> AsyncGenerator[tuple[AnswersWhole, Least, scenarios.Target]]:
     async with redis_server(core=cores.rest, aof=False) as redis, _service(redis.port) as app:
         lane = Lane(app)
         target = await scenarios.publish(lane, 8080, tasks)
-        first, second = _lives(target, "once-0000", 2)
+        first, second = lives_of(target, "once-0000", 2)
         for _, request in first:  # what the first contact on a version makes is no part of any other
             await lane.ask(request)
         least = Least()
@@ -235,26 +235,28 @@ async def _beside_its_least(
 
 
 async def measure(cores: Cores, *, rounds: int, conversations: int, tasks: int) -> Sequence[Row]:
-    async with _beside_its_least(cores, tasks) as (app, least, target):
+    async with beside_its_least(cores, tasks) as (app, least, target):
         lanes, bare = ([Lane(each) for _ in range(LANES)] for each in (app, least))
-        kinds = [kind for kind, _ in _lives(target, "kind-0000", 1)[0]]
+        kinds = [kind for kind, _ in lives_of(target, "kind-0000", 1)[0]]
         own, under, mixed = [INFINITE] * len(kinds), [INFINITE] * len(kinds), INFINITE
         for number in range(rounds):
-            some = _lives(target, f"kind-{number:04}", conversations)
+            some = lives_of(target, f"kind-{number:04}", conversations)
             own = list(map(min, own, await by_kind(lanes, some)))
             under = list(map(min, under, await by_kind(bare, some)))
-            mixed = min(mixed, await by_turns(lanes, _lives(target, f"turn-{number:04}", 2 * conversations)))
+            mixed = min(
+                mixed, await by_turns(lanes, lives_of(target, f"turn-{number:04}", 2 * conversations))
+            )
     return (*_by_kind(kinds, own, under), ("by turns, the mix", mixed, None))
 
 
 async def serve_least(cores: Cores, port: int, tasks: int) -> None:
     """For a load generator: it gets a conversation's replies, whatever it asks."""
-    async with _beside_its_least(cores, tasks) as (_, least, _):
+    async with beside_its_least(cores, tasks) as (_, least, _):
         config = running.server_config(cast("Any", least), interface="asgi3", host=HOST, port=port)
         await Server(config).serve()
 
 
-def _lives(target: scenarios.Target, name: str, number: int) -> list[Steps]:
+def lives_of(target: scenarios.Target, name: str, number: int) -> list[Steps]:
     return [scenarios.one_conversation(target, f"{name}-{each:014}") for each in range(number)]
 
 
