@@ -7,9 +7,13 @@ begins like that, and kept by just that.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from msgspec import Struct
 from msgspec.structs import replace
 
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.session import Session
 
 BEGINNING_BYTES = 8 * 1024 * 1024
@@ -34,6 +38,21 @@ class Beginning(Struct, frozen=True):
             session, conversation_id="", tenant_id="", contacts={"": contact}, active_contact_id=""
         )
         return cls(bare, known_by, table, rest)
+
+    def session_of(self, conversation: ConversationRef, contact: NewContact, now: datetime) -> Session:
+        """As it is once that contact has begun the conversation (UTC)."""
+        like = self.session
+        admitted = replace(like.latest_contact, started_at=now, data=contact.data)
+        return replace(
+            like,
+            conversation_id=conversation.conversation_id,
+            tenant_id=conversation.tenant_id,
+            contacts={contact.contact_id: admitted},
+            active_contact_id=contact.contact_id,
+            started_at=now,
+            task=replace(like.task, entered_at=now),
+            deadline=None if like.deadline is None else now + (like.deadline - like.started_at),
+        )
 
     @property
     def weight(self) -> int:

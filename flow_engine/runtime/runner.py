@@ -17,7 +17,6 @@ from flow_engine.masking import shown
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime import commands, events
 from flow_engine.runtime.agent_data import agent_data_of
-from flow_engine.runtime.beginnings import Beginning
 from flow_engine.runtime.commands import NewContact, check_channel
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan, compile_flow
 from flow_engine.runtime.events import ended_by
@@ -90,81 +89,41 @@ class ConversationalFlowRunner(HumanPart):
         key = None
         if before is None and loaded.session is None:
             key = platform.begins_as(flow, campaign_id, contact, tenant)
-            if key is not None and (beginning := platform.beginnings.get(key)) is not None:
-                return cls._begun_like(beginning, flow, conversation, contact, tenant, loaded, platform, now)
+        alike = None if key is None else platform.beginnings.get(key)
         if before is not None:
             before.end_for(contact.contact_id)
-        session = Session(
-            conversation_id=conversation.conversation_id,
-            tenant_id=conversation.tenant_id,
-            campaign_id=campaign_id,
-            flow_id=flow.flow_id,
-            version_id=flow.version_id,
-            content_hash=flow.content_hash,
-            revision=loaded.revision + 1,
-            configuration=flow.chart.start.configuration,
-            contacts={} if before is None else before.session.contacts,
-            active_contact_id=None,
-            language=flow.document.default_language,
-            started_at=now if before is None else before.after_all_contacts(now),
-            task=TaskEntry(
-                task_id=flow.document.first_task, entered_at=now, global_prompt="", prompt="", descriptions={}
-            ),
-        )
+        if alike is None:
+            session = _new_session(flow, conversation, campaign_id, loaded, now, before)
+        else:
+            session = alike.session_of(conversation, contact, now)
         runner = cls(flow, session, loaded, platform, now)
         variables = empty_entries(flow.variables, contact.contact_id)
         runner.new_memory = NewMemory(tenant, variables)
-        if before is not None:
-            runner.outbox = before.masked_outbox()
-            runner.former = before.unconcluded()
-            if runner.former is not None:
-                runner.jobs.append(runner.due("conclude", after_s=CONCLUDE_AFTER_S))
         runner.memory, runner.tenant, runner.previous_contacts = variables, tenant, ()
-        runner._replace_contact(contact)
-        if not runner._put_elsewhere(flow.document.first_task, contact.channel):
-            runner._enter(flow.document.first_task)
-        runner._start_routing()
-        runner.advance(anew=True)
-        if key is not None and len(runner.outbox) == 1:  # nothing happened but that it began
+        if alike is None:
+            runner._begin(contact, before)
+        else:  # what conversations that begin like this share is not worked out again
+            runner._note("contact_started", channel=contact.channel)
+            if session.deadline is not None:
+                runner.jobs.append(runner.due_at("expire", session.deadline))
+            runner.begun_like = session, alike
+        if key is not None and alike is None and len(runner.outbox) == 1:  # nothing but that it began
             runner.begins = runner.session, key
         runner._compose(variables)
         return runner
 
-    @classmethod
-    def _begun_like(  # noqa: PLR0917
-        cls,
-        beginning: Beginning,
-        flow: CompiledFlow,
-        conversation: ConversationRef,
-        contact: NewContact,
-        tenant: Mapping[str, object],
-        loaded: LoadedConversation,
-        platform: Platform,
-        now: datetime,
-    ) -> ConversationalFlowRunner:
-        """As `start` leaves it: what all conversations that begin like this share is not worked out again."""
-        like = beginning.session
-        admitted = structs.replace(like.latest_contact, started_at=now, data=contact.data)
-        deadline = None if like.deadline is None else now + (like.deadline - like.started_at)
-        session = structs.replace(
-            like,
-            conversation_id=conversation.conversation_id,
-            tenant_id=conversation.tenant_id,
-            contacts={contact.contact_id: admitted},
-            active_contact_id=contact.contact_id,
-            started_at=now,
-            task=structs.replace(like.task, entered_at=now),
-            deadline=deadline,
-        )
-        runner = cls(flow, session, loaded, platform, now)
-        runner.memory = empty_entries(flow.variables, contact.contact_id)
-        runner.tenant, runner.new_memory = tenant, NewMemory(tenant, runner.memory)
-        runner._note("contact_started", channel=contact.channel)
-        if deadline is not None:
-            runner.jobs.append(runner.due_at("expire", deadline))
-        runner.begun_like = session, beginning
-        runner._compose(runner.memory)
-        return runner
+    def _begin(self, contact: NewContact, before: ConversationalFlowRunner | None) -> None:
+        if before is not None:
+            self.outbox = before.masked_outbox()
+            self.former = before.unconcluded()
+            if self.former is not None:
+                self.jobs.append(self.due("conclude", after_s=CONCLUDE_AFTER_S))
+        self._replace_contact(contact)
+        first_task = self.flow.document.first_task
+        if not self._put_elsewhere(first_task, contact.channel):
+            self._enter(first_task)
+        self._start_routing()
+        self.advance(anew=True)
 
     def _compose(self, variables: Mapping[str, MemoryEntry]) -> None:
         """What the next step would find out again, of one that begins with these variables."""
@@ -478,6 +437,33 @@ class ConversationalFlowRunner(HumanPart):
         texts, whole = self.platform.texts.of(*known)
         self.whole = self.whole and whole
         return structs.replace(self.session.task, task_id=task_id, **entry, **texts)
+
+
+def _new_session(
+    flow: CompiledFlow,
+    conversation: ConversationRef,
+    campaign_id: str,
+    loaded: LoadedConversation,
+    now: datetime,
+    before: ConversationalFlowRunner | None,
+) -> Session:
+    """In the first task, which is not entered yet; `before` is the earlier conversation of the same id."""
+    first_task = flow.document.first_task
+    return Session(
+        conversation_id=conversation.conversation_id,
+        tenant_id=conversation.tenant_id,
+        campaign_id=campaign_id,
+        flow_id=flow.flow_id,
+        version_id=flow.version_id,
+        content_hash=flow.content_hash,
+        revision=loaded.revision + 1,
+        configuration=flow.chart.start.configuration,
+        contacts={} if before is None else before.session.contacts,
+        active_contact_id=None,
+        language=flow.document.default_language,
+        started_at=now if before is None else before.after_all_contacts(now),
+        task=TaskEntry(task_id=first_task, entered_at=now, global_prompt="", prompt="", descriptions={}),
+    )
 
 
 def _check_fit(flow: CompiledFlow, session: Session) -> None:
