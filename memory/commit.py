@@ -15,7 +15,7 @@ from memory import codec
 from memory.driver import Argument, Value
 from memory.erasing import REPLY_LIFETIME_S
 from memory.journal import journal_arguments
-from memory.keys import ConversationKeys, due_score
+from memory.keys import due_score
 
 TURNS_KEPT = 1_000
 """The newest messages of a conversation, as far as MAX_TURN_BYTES hold them."""
@@ -35,7 +35,7 @@ HELD_ARGUMENTS = (
 
 
 def commit_arguments(
-    conversation: ConversationRef, keys: ConversationKeys, changes: storage.Changes, stamp: bytes
+    conversation: ConversationRef, changes: storage.Changes, stamp: bytes
 ) -> dict[str, Argument]:
     """By the names that commit.lua has for them; what is not wanted is left out. Those that most commits have
     are bytes: that is how they are sent."""
@@ -45,10 +45,10 @@ def commit_arguments(
         "stamp": stamp,
     }
     session, new_memory = changes.session, changes.new_memory
-    if changes.expected_memory_revision is not None:
-        args["expected_memory_revision"] = b"%d" % changes.expected_memory_revision
     if changes.expected_state:
-        args["expected_state"] = changes.expected_state
+        args["expected_state"] = changes.expected_state  # which has the revisions of memory and mining too
+    elif changes.expected_memory_revision is not None:
+        args["expected_memory_revision"] = b"%d" % changes.expected_memory_revision
     if session is not None:
         args["new_revision"] = b"%d" % session.revision
         args["session"] = encode_session(session)
@@ -64,12 +64,12 @@ def commit_arguments(
     if changes.added_variables:
         args["added_variables"] = _flat(changes.added_variables)
     if changes.set_tools or changes.set_mined or new_memory is not None:
-        # That the memory has changed, but for its revision, which the script knows; and when it did.
+        # That the memory has changed, but for its revision, which the script knows.
         revision = changes.expected_revision if session is None else session.revision
         told = orjson.dumps(conversation.conversation_id), revision
-        args["notice_channel"] = keys.notices.encode()
         args["notice_head"] = b'{"conversationId":%b,"revision":%d,"memoryRevision":' % told
-        args["now"] = codec.encode_instant(changes.now).encode()
+        if changes.journal is None:  # else the entry tells when
+            args["now"] = codec.encode_instant(changes.now).encode()
     if changes.events:
         args["events"] = changes.events
     if changes.jobs:
@@ -95,7 +95,7 @@ def _seldom(changes: storage.Changes) -> dict[str, Argument]:
         args |= {**_message(changes.late), "turn": b"", "is_user_turn": "0"}
     if changes.mining is not None:
         args["mining"] = encode_mining(changes.mining)
-    if changes.expected_mining_revision is not None:
+    if changes.expected_mining_revision is not None and not changes.expected_state:
         args["expected_mining_revision"] = changes.expected_mining_revision
     if changes.former is not None:
         args["former_name"] = changes.former.name

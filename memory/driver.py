@@ -24,23 +24,20 @@ Argument = Value | Sequence[Value]
 
 _NAMES = re.compile(r"^-- (KEYS|ARGV|OPTIONS|LISTS|WITH): (.+)$", re.MULTILINE)
 _FOLDER = Path(__file__).parent
-_START = """local position = {scalars}
-"""
-_NAMED = """while position < #ARGV do
-  local name, value = ARGV[position + 1], ARGV[position + 2]
-  position = position + 2
-  if arg[name] then
-    local list, first = arg[name], position
-    position = position + tonumber(value)
-    for i = first + 1, position do
-      list[i - first] = ARGV[i]
-    end
-  else
-    arg[name] = value
-  end
+_OPTIONS = """local last = {count} + 2 * ARGV[{count}]
+for i = {count} + 1, last, 2 do
+  arg[ARGV[i]] = ARGV[i + 1]
 end
 """
-_OPTIONS = """setmetatable(arg, {__index = function() return '' end})
+_LISTS = """while last < #ARGV do
+  local first, name = last + 3, ARGV[last + 1]
+  last = last + 2 + ARGV[last + 2]
+  local list = {(table.unpack or unpack)(ARGV, first, math.min(last, first + 999))}
+  for i = first + #list, last do
+    list[i - first + 1] = ARGV[i]
+  end
+  arg[name] = list
+end
 """
 
 
@@ -61,8 +58,8 @@ class Script:
 
     `-- KEYS:`, `-- ARGV:`, `-- OPTIONS:` and `-- LISTS:` list names, over as many lines as needed; the script
     finds them as `key.name` and `arg.name`, a list as a table of texts. Their order is nowhere else. Keys may
-    be left out from the end: they are nil then. Options and lists may be left out, and cost nothing: the
-    script finds "" and an empty table then.
+    be left out from the end: they are nil then. Options and lists may be left out, and cost nothing: an
+    option is nil then, a list an empty table that is not to be written to.
     `-- WITH:` names files of functions that stand before the script.
     """
 
@@ -80,14 +77,14 @@ class Script:
         for kind, names in _NAMES.findall(text):
             found[kind] = (*found.get(kind, ()), *names.split())
         keys, scalars, options, lists = (found.get(kind, ()) for kind in ("KEYS", "ARGV", "OPTIONS", "LISTS"))
+        empty = [f"{name} = NONE" for name in lists]
         source = "".join(
             (
-                _table("key", "KEYS", keys),
-                _table("arg", "ARGV", scalars),
-                _START.format(scalars=len(scalars)) if lists or options else "",
-                *(f"arg.{each} = {{}}\n" for each in lists),
-                _NAMED if lists or options else "",
-                _OPTIONS if options else "",
+                "local KEYS, ARGV, NONE = KEYS, ARGV, {}\n",
+                _table("key", _numbered("KEYS", keys)),
+                _table("arg", [*_numbered("ARGV", scalars), *empty]),
+                _OPTIONS.format(count=len(scalars) + 1) if options else f"local last = {len(scalars)}\n",
+                _LISTS if lists else "",
                 *((_FOLDER / f"{each}.lua").read_text(encoding="utf-8") for each in found.get("WITH", ())),
                 text,
             )
@@ -105,23 +102,30 @@ class Script:
         return map(keys.__getitem__, self.keys[: len(keys)])
 
     def values(self, args: Mapping[str, Any]) -> list[Value]:
-        """The arguments in the script's order. KeyError: other names."""
+        """The arguments as the script takes them: those of each call in their order; where it has options,
+        how many come, then name, value, …; the lists as name, length, values. KeyError: other names."""
         flat: list[Value] = [*map(args.__getitem__, self.scalars)]
-        if len(args) == len(flat):
-            return flat
+        options: list[Value] = []
+        lists: list[Value] = []
         for name, value in args.items():
             if name in self.options:
-                flat += (name, value)
+                options += (name, value)
             elif name in self.lists:
-                flat += (name, len(value), *value)
+                lists += (name, len(value), *value)
             elif name not in self.scalars:
                 raise KeyError(name)
-        return flat
+        if self.options:
+            flat.append(len(options) // 2)
+        return [*flat, *options, *lists]
 
 
-def _table(name: str, source: str, fields: Sequence[str]) -> str:
-    members = ", ".join(f"{field} = {source}[{number}]" for number, field in enumerate(fields, 1))
-    return f"local {name} = {{{members}}}\n"
+def _numbered(source: str, names: Sequence[str]) -> Sequence[str]:
+    return [f"{name} = {source}[{number}]" for number, name in enumerate(names, 1)]
+
+
+def _table(name: str, members: Sequence[str]) -> str:
+    """With room for all of them at once: a table that grows costs Lua more than what is put into it."""
+    return f"local {name} = {{{', '.join(members)}}}\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class ConversationKeys:
     @property
     def notices(self) -> str:
         """Channel: a notice of each change of the memory, `{conversationId, revision, memoryRevision}`. A
-        JSON text."""
+        JSON text. commit.lua makes its name of the snapshot's."""
         return f"{self.tag}::memory"
 
     @property

@@ -7,7 +7,7 @@ commit; `commit` compares the revision and writes everything, or nothing.
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
@@ -106,6 +106,8 @@ class MemoryManager:
             script_keys,
             {"with_turns": b"1" if with_turns else b"0", "known": b"" if held is None else held.state},
         )
+        if isinstance(found, bytes):  # it is the state that is held, and nothing else was asked for
+            return cast("storage.LoadedConversation", held)
         state, turns, former, reply, *parts = found
         if parts:
             held = self._decode(conversation, keys, state, parts)
@@ -188,7 +190,7 @@ class MemoryManager:
             await self._note_fork(conversation, changes)
         self._commits += 1
         stamp = b"%b%x" % (self._process, self._commits)
-        arguments = commit_arguments(conversation, keys, changes, stamp)
+        arguments = commit_arguments(conversation, changes, stamp)
         verdict, *rest = await self._driver.run(self._commit, script_keys, arguments, confirmed=True)
         if not single_node:
             await self._write_down(hurried)  # whatever the verdict: an earlier commit may have died here

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -48,29 +49,35 @@ def evaluation(
     """A call of a script as it is sent: `EVALSHA` with its SHA-1, or `EVAL` with its source; the arguments
     are those of `Script.values`. Where all are bytes, and the keys were used before, in two thirds of the
     time of hiredis. KeyError: names that the script has not."""
-    names, count = _names_sent(script), 3 + len(keys) + len(script.scalars)
-    parts: list[bytes] = []
+    names = _names_sent(script)
+    options: list[bytes] = []
+    lists: list[bytes] = []
+    count = 3 + len(keys) + len(script.scalars)
     try:
-        for name in script.scalars:
-            value = args[name]
-            parts += (_HEADS[len(value)], value)
         for name, value in args.items():
             if (sent := names.get(name)) is None:
                 if name not in script.scalars:
                     raise KeyError(name)
-                continue
-            count += 2
-            if name in script.lists:
+            elif name in script.lists:
                 number = b"%d" % len(value)
-                parts += (sent, _HEADS[len(number)], number, _parts(value))
-                count += len(value)
+                lists += (sent, _HEADS[len(number)], number, _parts(value))
+                count += 2 + len(value)
             else:
-                parts += (sent, _HEADS[len(value)], value)
-        told = b"".join(parts)
+                options += (sent, _HEADS[len(value)], value)
+        if script.options:
+            given = len(options) // 3  # each has its name, a head and its value
+            number = b"%d" % given
+            lists = [_HEADS[len(number)], number, *options, *lists]
+            count += 1 + 2 * given
+        told = _parts([args[name] for name in script.scalars]) + b"".join(lists)
     except TypeError:  # not all are bytes
         return _pack((command, named, len(keys), *script.names(keys), *script.values(args)))
-    head = _parts((command.encode(), named.encode(), b"%d" % len(keys)))
-    return b"*%d%b%b%b\r\n" % (count, head, _keys_sent(script, keys), told)
+    return b"*%d%b%b%b\r\n" % (count, _called(command, named, len(keys)), _keys_sent(script, keys), told)
+
+
+@lru_cache(maxsize=256)
+def _called(command: str, named: str, number_of_keys: int) -> bytes:
+    return _parts((command.encode(), named.encode(), b"%d" % number_of_keys))
 
 
 def _keys_sent(script: Script, keys: Mapping[str, str]) -> bytes:
