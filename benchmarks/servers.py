@@ -40,8 +40,9 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def redis_server(*, core: int, aof: bool) -> AsyncGenerator[Server]:
-    """Redis on loopback in a temporary directory; with `aof` it syncs its log once a second."""
+async def redis_server(*, core: int, aof: bool, under: Sequence[str] = ()) -> AsyncGenerator[Server]:
+    """Redis on loopback in a temporary directory, started by the command `under`; with `aof` it syncs its log
+    once a second."""
     with TemporaryDirectory(prefix="flow-bench-redis-") as folder:
         port = free_port()
         options = {
@@ -53,7 +54,7 @@ async def redis_server(*, core: int, aof: bool) -> AsyncGenerator[Server]:
             "--appendfsync": "everysec",
             "--maxmemory-policy": "noeviction",
         }
-        command = ["redis-server", *(part for option in options.items() for part in option)]
+        command = [*under, "redis-server", *(part for option in options.items() for part in option)]
         async with running_process(command, port, core, os.environ, Path(folder) / "redis.log") as server:
             yield server
 

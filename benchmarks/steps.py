@@ -164,7 +164,7 @@ def _call(scope: dict[str, Any]) -> str:
 
 
 @asynccontextmanager
-async def _service(redis_port: int) -> AsyncGenerator[AnswersWhole]:
+async def service_on(redis_port: int) -> AsyncGenerator[AnswersWhole]:
     with TemporaryDirectory(prefix="flow-bench-service-") as folder:
         settings = Settings(
             data_dir=Path(folder),
@@ -220,7 +220,7 @@ Row = tuple[str, float, float | None]
 async def beside_its_least(
     cores: Cores, tasks: int
 ) -> AsyncGenerator[tuple[AnswersWhole, Least, scenarios.Target]]:
-    async with redis_server(core=cores.rest, aof=False) as redis, _service(redis.port) as app:
+    async with redis_server(core=cores.rest, aof=False) as redis, service_on(redis.port) as app:
         lane = Lane(app)
         target = await scenarios.publish(lane, 8080, tasks)
         first, second = lives_of(target, "once-0000", 2)
