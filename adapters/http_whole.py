@@ -16,7 +16,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 from urllib.parse import unquote
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -183,25 +183,26 @@ class WholeRequests(Door):
         exchange = self.cycle = self._exchange
         exchange.keep_alive = headers.keep_alive
         exchange.response_started = exchange.response_complete = False
-        task = self.loop.create_task(self._respond(exchange, answer, data[end:]))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
+        self.tasks.add(self.loop.create_task(self._respond(exchange, answer, data[end:])))
         return True
 
     # What is sent ------------------------------------------------------------------------------------
 
     async def _respond(self, exchange: _Exchange, answer: Answer, body: bytes) -> None:
         try:
-            response = await answer(body)
-            status, headers, content = response.status_code, response.raw_headers, response.body
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  as uvicorn's: a stop cancels
-            _log.error("Exception in ASGI application\n", exc_info=error)
-            exchange.keep_alive = False
-            status, headers, content = 500, _BROKEN_HEADERS, _BROKEN
-        if self.flow.write_paused and not exchange.disconnected:
-            await self.flow.drain()
-        if not exchange.disconnected:
-            self._send(exchange, status, headers, content)
+            try:
+                response = await answer(body)
+                status, headers, content = response.status_code, response.raw_headers, response.body
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  as uvicorn's: a stop cancels
+                _log.error("Exception in ASGI application\n", exc_info=error)
+                exchange.keep_alive = False
+                status, headers, content = 500, _BROKEN_HEADERS, _BROKEN
+            if self.flow.write_paused and not exchange.disconnected:
+                await self.flow.drain()
+            if not exchange.disconnected:
+                self._send(exchange, status, headers, content)
+        finally:  # by the task itself: a callback of its end would be one more turn of the loop
+            self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _send(
         self, exchange: _Exchange, status: int, headers: list[tuple[bytes, bytes]], body: bytes | memoryview

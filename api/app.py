@@ -231,7 +231,7 @@ class _Api(FastAPI):
         if self._tells_browsers or (self._keyless and proxy_header(scope["headers"]) is not None):
             return None
         guarded = self._hot.find(scope)
-        return None if guarded is None else partial(self._answered, guarded, scope, _nothing_more)
+        return None if guarded is None else partial(_answered, guarded, scope, _nothing_more)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._keyless and scope["type"] == "http" and not scope["path"].startswith("/health/"):
@@ -244,13 +244,14 @@ class _Api(FastAPI):
         if guarded is None:
             await super().__call__(scope, receive, send)
             return
-        response = await self._answered(guarded, scope, receive)
+        response = await _answered(guarded, scope, receive)
         await response(scope, receive, send)
 
-    async def _answered(
-        self, guarded: Guarded, scope: Scope, receive: Receive, body: bytes | None = None
-    ) -> Response:
-        return await bugs_answered(guarded.answer(scope, receive, body), partial(_logged_bug, scope))
+
+def _answered(
+    guarded: Guarded, scope: Scope, receive: Receive, body: bytes | None = None
+) -> Awaitable[Response]:
+    return bugs_answered(guarded.answer(scope, receive, body), partial(_logged_bug, scope))
 
 
 async def _nothing_more() -> Message:
