@@ -7,7 +7,7 @@ follows the same steps over the wire.
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar
 
 import orjson
 
@@ -190,26 +190,3 @@ def _written(step: Step, max_tokens: int) -> str:
 def pieces(text: str) -> Iterator[str]:
     """The text as it is streamed, 16 characters at a time."""
     return (text[start : start + PIECE] for start in range(0, len(text), PIECE))
-
-
-def unknown_variables(request: models.LLMRequest) -> Answers:
-    """An answer to a mining call, as JSON, that names an unknown variable."""
-    return Answers({**_shape(request), "values": {"neverAskedFor": "x"}})
-
-
-def wrong_types(request: models.LLMRequest) -> Answers:
-    """An answer to a mining call whose every value is invalid: a JSON object in a list, of a type that no
-    variable has."""
-    asked = _properties(request.output_schema or {}).get("values")
-    names = list(_properties(cast("Mapping[str, object]", asked)) if isinstance(asked, Mapping) else ())
-    return Answers({**_shape(request), "values": {name: [{"of": "another type"}] for name in names}})
-
-
-def _shape(request: models.LLMRequest) -> dict[str, object]:
-    properties = _properties(request.output_schema or {})
-    return {"checkpoints": []} if "checkpoints" in properties else {}
-
-
-def _properties(schema: Mapping[str, object]) -> Mapping[str, object]:
-    found = schema.get("properties")
-    return cast("Mapping[str, object]", found) if isinstance(found, Mapping) else {}

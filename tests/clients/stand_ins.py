@@ -14,8 +14,8 @@ from adapters.models.fake_http import Received
 from adapters.models.fake_openai import FakeOpenAI, Status, WireStep
 from adapters.models.scripted import Answers, CallsTools, DropsStream, Says
 from api.auth import Keyring
-from channels.gateway.fake_ollama import FakeOllama, OllamaAnswer, OllamaCut, OllamaError, OllamaStep
 from flow_engine.ports.models import ToolCall
+from tests.channels.gateway.fake_ollama import FakeOllama, OllamaAnswer, OllamaCut, OllamaError, OllamaStep
 from tests.channels.gateway.gateway_world import World, gateway
 
 KEY = "key-of-an-official-client"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +12,10 @@ import pytest
 
 from adapters.models.factory import NamedModels, build_model
 from adapters.models.fake_openai import FakeOpenAI, Received, Status
-from adapters.models.scripted import Answers, Fails, Says, ScriptedModel, Step, unknown_variables, wrong_types
+from adapters.models.scripted import Answers, Fails, Says, ScriptedModel
 from flow_engine.errors import CallTheOperator, RetryLater
-from flow_engine.listening.mining import ANSWER_TOKENS
 from flow_engine.ports.designer_help import DescriptionDraft
-from flow_engine.ports.models import LLMRequest, ModelFailed, NoModel, ask, instruction
+from flow_engine.ports.models import LLMRequest, ModelFailed, NoModel, ask
 from flow_engine.use_cases.model_catalog import ModelRewriter
 from service.settings import Settings as ServiceSettings
 from service.wiring import build_service
@@ -166,27 +164,3 @@ class TestRewriter:
                 )
         assert reply.status_code == 200
         assert reply.json() == {"description": "Enter when a visit is wanted."}  # F27
-
-
-MINING = LLMRequest(
-    instruction("s", "u"),
-    max_tokens=ANSWER_TOKENS,
-    output_schema={
-        "type": "object",
-        "properties": {
-            "values": {"type": "object", "properties": {"age": {"type": ["number", "null"]}}},
-            "checkpoints": {"type": "array"},
-        },
-    },
-)
-
-
-@pytest.mark.parametrize(
-    ("goes_wrong", "values"),
-    [(unknown_variables, {"neverAskedFor": "x"}), (wrong_types, {"age": [{"of": "another type"}]})],
-)
-async def test_a_scripted_miner_goes_wrong_as_models_do(
-    goes_wrong: Callable[[LLMRequest], Step], values: object
-) -> None:
-    answer = await ask(ScriptedModel(goes_wrong), MINING)
-    assert answer.data == {"checkpoints": [], "values": values}  # F37

@@ -14,7 +14,7 @@ import openai
 import orjson
 
 from adapters.http_door import listen
-from adapters.models.fake_http import Received, Reply
+from adapters.models.fake_http import Received
 from api.auth import Authenticator, LocalOnly
 from channels.gateway.config import GatewayFile, GatewaySettings
 from channels.gateway.connection import Pool
@@ -22,6 +22,7 @@ from channels.gateway.wire import EventReader
 from flow_engine.ports.telemetry import Tracing
 from service.gateway import KeyDoor, gateway_server, gateway_service
 from service.settings import Settings
+from tests.adapters.models.exact_server import Reply
 
 HELLO: Sequence[Mapping[str, str]] = ({"role": "user", "content": "Hello"},)
 

@@ -14,17 +14,18 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from adapters.models.fake_http import ExactServer, Received, Reply
+from adapters.models.fake_http import Received
 from api.auth import Keyring
 from channels.gateway.accounts import Books, Metrics
 from channels.gateway.config import Backend, Budget, GatewaySettings
 from channels.gateway.database import GatewayDatabase
-from channels.gateway.fake_ollama import FakeOllama, OllamaAnswer
 from channels.gateway.routing import Breaker, Routing, Server
 from channels.gateway.upstreams import OpenAiUpstream, Wire
 from channels.gateway.usage import UsageRecord, UsageRecords
 from channels.gateway.wire import ApiError, read_request
 from flow_engine.ports.telemetry import Untraced
+from tests.adapters.models.exact_server import ExactServer, Reply
+from tests.channels.gateway.fake_ollama import FakeOllama, OllamaAnswer
 from tests.channels.gateway.gateway_world import (
     CHUNKS,
     completion,

@@ -12,11 +12,12 @@ from typing import Any
 import orjson
 import pytest
 
-from adapters.models.fake_http import ExactServer, Received, Reply
+from adapters.models.fake_http import Received
 from api.auth import Keyring
 from channels.gateway.cache import ResponseCache, cache_stats, clear_cache
 from channels.gateway.database import GatewayDatabase
 from channels.gateway.wire import cache_key, read_request
+from tests.adapters.models.exact_server import ExactServer, Reply
 from tests.channels.gateway.gateway_world import CHUNKS, completion, either, events_of, gateway, plain, stream
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from adapters.models.fake_http import ExactServer, Received, Reply
+from adapters.models.fake_http import Received
+from tests.adapters.models.exact_server import ExactServer, Reply
 from tests.channels.gateway.corpus import pairs
 from tests.channels.gateway.gateway_world import (
     CHUNKS,

@@ -16,9 +16,9 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from adapters.models.fake_http import ExactServer
 from channels.gateway.database import FILE_NAME
 from service.cli import app
+from tests.adapters.models.exact_server import ExactServer
 from tests.channels.gateway.gateway_world import either
 from tests.service_process import running_service
 

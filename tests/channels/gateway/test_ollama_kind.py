@@ -12,8 +12,8 @@ import openai
 import orjson
 import pytest
 
-from adapters.models.fake_http import ExactServer
-from channels.gateway.fake_ollama import FakeOllama, OllamaAnswer, OllamaCut, OllamaError
+from tests.adapters.models.exact_server import ExactServer
+from tests.channels.gateway.fake_ollama import FakeOllama, OllamaAnswer, OllamaCut, OllamaError
 from tests.channels.gateway.gateway_world import HELLO, gateway, plain
 
 pytestmark = pytest.mark.anyio

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from adapters.models.fake_http import ExactServer, Reply
 from channels.gateway.config import read_gateway_file
 from channels.gateway.routing import OPEN_S, Breaker
 from flow_engine.errors import CallTheOperator
+from tests.adapters.models.exact_server import ExactServer, Reply
 from tests.channels.gateway.gateway_world import CHUNKS, completion, either, gateway, plain, stream
 from tests.ports import free_port
 

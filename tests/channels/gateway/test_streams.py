@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.models.fake_http import ExactServer, FakeServer, Received, Reply
-from channels.gateway.fake_ollama import FakeOllama, OllamaAnswer
+from adapters.models.fake_http import FakeServer, Received
 from channels.gateway.upstreams import OpenAiUpstream
 from channels.gateway.wire import EventReader, Part, frame
+from tests.adapters.models.exact_server import ExactServer, Reply
+from tests.channels.gateway.fake_ollama import FakeOllama, OllamaAnswer
 from tests.channels.gateway.gateway_world import CHUNKS, HELLO, World, chunk, events_of, gateway, stream
 
 pytestmark = pytest.mark.anyio

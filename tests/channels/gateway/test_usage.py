@@ -14,12 +14,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from adapters.models.fake_http import ExactServer, Received, Reply
+from adapters.models.fake_http import Received
 from channels.gateway.cache import clear_cache
 from channels.gateway.database import GatewayDatabase
 from channels.gateway.usage import UsageRecord, UsageRecords, usage_between
 from flow_engine.ports.telemetry import Attributes, SpanKind, Untraced
 from service.cli import app
+from tests.adapters.models.exact_server import ExactServer, Reply
 from tests.channels.gateway.gateway_world import CHUNKS, chunk, completion, gateway, plain, stream
 
 pytestmark = pytest.mark.anyio

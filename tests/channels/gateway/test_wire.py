@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 import pytest
 
-from adapters.models.fake_http import ExactServer, Reply
 from channels.gateway import wire
 from channels.gateway.answering import Completeness
 from channels.gateway.wire import (
@@ -22,6 +21,7 @@ from channels.gateway.wire import (
     read_request,
     written,
 )
+from tests.adapters.models.exact_server import ExactServer, Reply
 from tests.channels.gateway.gateway_world import chunk, completion, gateway
 
 

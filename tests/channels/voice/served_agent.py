@@ -23,9 +23,9 @@ from channels.voice.config.loader import load_config
 from channels.voice.metrics import Counting
 from channels.voice.server.app import VoiceApp, voice_app
 from channels.voice.server.serving import server_of
-from channels.voice.testing.fake_sip import Webhook
 from service.voice import VoiceAnswering, VoiceDependencies
 from tests.channels.voice.business_server import BusinessServer
+from tests.channels.voice.fake_sip import Webhook
 from tests.channels.voice.server.front_desk import secret, voice_settings
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -24,12 +24,12 @@ from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.model_connection import Patience
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.testing.fake_realtime import FakeRealtime, Fault
-from channels.voice.testing.fake_sip import Action, FakeSip
 from channels.voice.testing.realtime_session import RealtimeSession
 from channels.voice.testing.script import Fail, Reaction, Say, Script, UseTool
 from channels.voice.testing.sockets import eventually
 from tests.channels.voice.books import Book, Watcher
 from tests.channels.voice.business_server import BusinessServer, business_server
+from tests.channels.voice.fake_sip import Action, FakeSip
 from tests.channels.voice.leaks import nothing_left
 from tests.channels.voice.served_agent import CHECK, SECRET, ServedAgent, served_agent, simple_config
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from channels.voice.testing.fake_realtime import FakeRealtime
-from channels.voice.testing.fake_sip import FakeSip
 from channels.voice.testing.fake_twilio import CallRefused, FakeTwilioCall
 from channels.voice.testing.script import Reaction, Say, Script, UseTool
 from channels.voice.testing.sockets import eventually
 from tests.channels.voice.business_server import BusinessServer, business_server
+from tests.channels.voice.fake_sip import FakeSip
 from tests.channels.voice.leaks import nothing_left
 from tests.channels.voice.served_agent import SECRET, simple_config
 from tests.channels.voice.voice_process import VoiceProcess, voice_process

@@ -12,9 +12,10 @@ import numpy as np
 import orjson
 import pytest
 
-from adapters.models.fake_http import ExactServer, Received, Reply
+from adapters.models.fake_http import Received
 from adapters.models.fake_openai import embeddings_reply
 from channels.workspace.index import CHUNK_LINES, EmbeddingFailed, GatewayEmbedder, Index, Vectors, chunks
+from tests.adapters.models.exact_server import ExactServer, Reply
 from tests.channels.workspace.workspace_world import World, opened
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 
 from channels.voice.manager.configs import SHIPPED_TEMPLATES
 from channels.voice.testing.fake_realtime import FakeRealtime
-from channels.voice.testing.fake_trunk import FakeTrunk, TrunkCall
 from channels.voice.testing.script import Say, Script
 from channels.voice.testing.signals import stretches
 from flow_engine.ports.outbound import OutboundReply
@@ -25,6 +24,7 @@ from service.cli.voice import AGENT_COMMAND, SIP_BRIDGE_COMMAND
 from tests.channels.voice.business_server import business_server
 from tests.channels.voice.manager.manager_bench import API, LIMITS, TEMPLATE, Bench, entry, sip_entry, until
 from tests.channels.voice.manager.manager_processes import alive, gone, script
+from tests.channels.voice.sip_bridge.fake_trunk import FakeTrunk, TrunkCall
 
 pytestmark = pytest.mark.anyio
 

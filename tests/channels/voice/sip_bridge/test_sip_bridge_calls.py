@@ -23,13 +23,13 @@ from channels.voice.sip_bridge.account import Account
 from channels.voice.sip_bridge.phone import SipPhone
 from channels.voice.sip_bridge.rtp import A_LAW_OF_MU, MU_LAW_OF_A
 from channels.voice.testing.fake_realtime import FakeRealtime
-from channels.voice.testing.fake_trunk import FakeTrunk, TrunkCall
 from channels.voice.testing.script import Reaction, Say, Script, UseTool
 from channels.voice.testing.signals import stretches
 from channels.voice.testing.sockets import eventually
 from tests.channels.voice.business_server import BusinessServer, business_server
 from tests.channels.voice.leaks import nothing_left
 from tests.channels.voice.served_agent import ServedAgent, served_agent, simple_config
+from tests.channels.voice.sip_bridge.fake_trunk import FakeTrunk, TrunkCall
 
 pytestmark = pytest.mark.anyio
 
