@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from api.endpoints import Call, Endpoint, Parameter, json_response
+from api.endpoints import Call, Endpoint, Parameter, for_agents, json_response
 from flow_engine.use_cases.agent_runs import RUN_STATUSES, AgentRuns, Decision, RunStatus
 
 LARGEST_PAGE: Final = 1_000
@@ -115,44 +115,32 @@ class AgentRunRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="GET",
-                path="/agent-runs",
-                handler=self.every,
-                summary="The runs of mail agents, oldest first; the header Link names the next page",
-                audience="agents",
-                scopes=("agent",),
+            for_agents(
+                "GET /agent-runs",
+                self.every,
+                "The runs of mail agents, oldest first; the header Link names the next page",
+                Sequence[RunReply],
                 parameters=(_STATUS, replace(_AFTER, look_up=self._runs.place), _LIMIT),
-                reply=Sequence[RunReply],
             ),
-            Endpoint(
-                method="GET",
-                path="/agent-runs/{run_id}",
-                handler=self.show,
-                summary="One run with its model calls, its events, and the calls that wait",
-                audience="agents",
-                scopes=("agent",),
-                reply=RunDetails,
+            for_agents(
+                "GET /agent-runs/{run_id}",
+                self.show,
+                "One run with its model calls, its events, and the calls that wait",
+                RunDetails,
                 problems=(404,),
             ),
-            Endpoint(
-                method="POST",
-                path="/agent-runs/{run_id}/approve",
-                handler=self.approve,
-                summary="Let all calls of the run that wait be made",
-                audience="agents",
-                scopes=("agent",),
-                reply=RunReply,
+            for_agents(
+                "POST /agent-runs/{run_id}/approve",
+                self.approve,
+                "Let all calls of the run that wait be made",
+                RunReply,
                 problems=(404, 409),
             ),
-            Endpoint(
-                method="POST",
-                path="/agent-runs/{run_id}/reject",
-                handler=self.reject,
-                summary="Refuse all calls of the run that wait; the run goes on without them",
-                audience="agents",
-                scopes=("agent",),
-                reply=RunReply,
+            for_agents(
+                "POST /agent-runs/{run_id}/reject",
+                self.reject,
+                "Refuse all calls of the run that wait; the run goes on without them",
+                RunReply,
                 problems=(404, 409),
             ),
         ]

@@ -63,13 +63,12 @@ class KeyRoutes:
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint(
-                method="GET",
-                path="/key",
-                handler=self.who,
-                summary="Whose key this is, and what it may do",
+                "GET /key",
+                self.who,
+                "Whose key this is, and what it may do",
+                KeyReply,
                 audience="console",
                 scopes=tuple(sorted(ALL_SCOPES)),
-                reply=KeyReply,
             )
         ]
 

@@ -6,14 +6,15 @@ The stream of a core CTI (F40) ends contacts and brings utterances by the same r
 `POST /v1/handle-utterance` take.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, cast
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import cast
 
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from api import batches, bodies
-from api.endpoints import Call, Endpoint, Parameter, Reply, answer_response
+from api.endpoints import Call, Endpoint, Parameter, Reply, answer_response, for_agents
 from flow_engine.documents.findings import quoted
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
 from flow_engine.ports.dialogue import ConversationRef
@@ -34,6 +35,17 @@ _CHANGE_TASK = TypeAdapter(bodies.ChangeTask)
 _END_CONTACT = TypeAdapter(bodies.HandleEndContact)
 _HUMAN_TASK = TypeAdapter(bodies.HandleHumanTask)
 _UTTERANCE = TypeAdapter(bodies.HandleUtterance)
+
+
+_step = partial(
+    Endpoint,
+    audience="agents",
+    scopes=("agent",),
+    hot=True,
+    problems=(404, 409),
+    keyed=True,
+)
+"""What moves a conversation."""
 
 
 class AgentRoutes:
@@ -107,108 +119,77 @@ class AgentRoutes:
     def endpoints(self) -> list[Endpoint]:
         return [
             self._erasure_endpoint(),
-            _post(
-                "/handle-new-contact",
+            _step(
+                "POST /handle-new-contact",
                 self.new_contact,
                 "Start a conversation, or resume it with a new contact",
+                replies.AgentData,
                 body=_NEW_CONTACT,
-                reply=replies.AgentData,
-                example=_NEW_CONTACT_EXAMPLE,
+                body_example=_NEW_CONTACT_EXAMPLE,
             ),
-            _post(
-                "/change-task",
+            _step(
+                "POST /change-task",
                 self.change_task,
                 "Move to another task, or learn why not",
+                replies.TaskChanged | replies.TaskRefused,
                 body=_CHANGE_TASK,
-                reply=replies.TaskChanged | replies.TaskRefused,
-                example={
+                body_example={
                     "contactId": "call-1",
                     "conversationId": "conv-1",
                     "task": "booking",
                     "reason": "The caller wants a visit.",
                 },
             ),
-            _post(
-                "/handle-end-contact",
+            _step(
+                "POST /handle-end-contact",
                 self.end_contact,
                 "End a contact; the conversation closes or waits for the next one",
+                replies.ContactEndReply,
                 body=_END_CONTACT,
-                reply=replies.ContactEndReply,
-                example={"contactId": "call-1", "conversationId": "conv-1", "reason": "hangup"},
+                body_example={"contactId": "call-1", "conversationId": "conv-1", "reason": "hangup"},
             ),
-            _post(
-                "/handle-human-task",
+            _step(
+                "POST /handle-human-task",
                 self.human_task,
                 "Report what became of a transfer, a supervision or a text that waits for a person",
+                replies.AgentData | replies.HumanTaskRefused,
                 body=_HUMAN_TASK,
-                reply=replies.AgentData | replies.HumanTaskRefused,
-                example={"contactId": "call-1", "conversationId": "conv-1", "outcome": "connected"},
+                body_example={"contactId": "call-1", "conversationId": "conv-1", "outcome": "connected"},
             ),
-            _post(
-                "/handle-utterance",
+            _step(
+                "POST /handle-utterance",
                 self.utterance,
                 "Report one message of the dialogue",
+                replies.UtteranceReply,
                 body=_UTTERANCE,
-                reply=replies.UtteranceReply,
-                example=_UTTERANCE_EXAMPLE,
+                body_example=_UTTERANCE_EXAMPLE,
             ),
-            *(self._prompt_endpoint(method) for method in _BOTH),
+            *(self._prompt_endpoint(method) for method in ("GET", "POST")),
         ]
 
     def _erasure_endpoint(self) -> Endpoint:
-        return Endpoint(
-            method="DELETE",
-            path="/conversations/{conversation_id:id}",
-            handler=self.erase,
-            summary="Erase a conversation: everything that is stored of it",
-            audience="agents",
+        return for_agents(
+            "DELETE /conversations/{conversation_id:id}",
+            self.erase,
+            "Erase a conversation: everything that is stored of it",
+            replies.ErasureReply,
             scopes=("privacy",),
-            reply=replies.ErasureReply,
             problems=(404,),
             keyed=True,
         )
 
-    def _prompt_endpoint(self, method: Literal["GET", "POST"]) -> Endpoint:
-        return Endpoint(
-            method=method,
-            path="/prompt/{conversation_id:id}",
-            handler=self.prompt,
-            summary="The prompt as it is now",
-            audience="agents",
-            scopes=("agent",),
+    def _prompt_endpoint(self, method: str) -> Endpoint:
+        return for_agents(
+            f"{method} /prompt/{{conversation_id:id}}",
+            self.prompt,
+            "The prompt as it is now",
+            replies.PromptReply,
             hot=True,
             parameters=_PROMPT_PARAMETERS,
-            reply=replies.PromptReply,
             problems=(404, 409),
         )
 
 
-def _post(
-    path: str,
-    handler: Callable[[Call], Awaitable[Response]],
-    summary: str,
-    *,
-    body: TypeAdapter[Any],
-    reply: Any,
-    example: object,
-) -> Endpoint:
-    return Endpoint(
-        method="POST",
-        path=path,
-        handler=handler,
-        summary=summary,
-        audience="agents",
-        scopes=("agent",),
-        hot=True,
-        body=body,
-        reply=reply,
-        problems=(404, 409),
-        keyed=True,
-        body_example=example,
-    )
-
-
-_BOTH: tuple[Literal["GET", "POST"], ...] = ("GET", "POST")
 _PROMPT_PARAMETERS = (
     Parameter(
         "wait_ms",
@@ -261,28 +242,26 @@ class MemoryRoutes:
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint(
-                method="PUT",
-                path="/memory/{conversation_id:id}",
-                handler=self.put,
-                summary="Store what tools have found, the whole list or nothing",
+                "PUT /memory/{conversation_id:id}",
+                self.put,
+                "Store what tools have found, the whole list or nothing",
+                replies.MemoryWritten,
                 audience="tools",
                 scopes=("tools", "agent"),
                 hot=True,
                 body=bodies.MemoryBatch,
-                reply=replies.MemoryWritten,
                 problems=(404, 409),
                 keyed=True,
                 body_example=_MEMORY_EXAMPLE,
             ),
             Endpoint(
-                method="GET",
-                path="/memory/{conversation_id:id}",
-                handler=self.get,
-                summary="The whole memory of a conversation",
+                "GET /memory/{conversation_id:id}",
+                self.get,
+                "The whole memory of a conversation",
+                replies.MemoryDump,
                 audience="tools",
                 scopes=("tools", "agent"),
                 hot=True,
-                reply=replies.MemoryDump,
                 problems=(404,),
             ),
         ]

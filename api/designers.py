@@ -18,6 +18,7 @@ from api.endpoints import (
     Endpoint,
     Parameter,
     answer_response,
+    for_designers,
     json_response,
 )
 from api.problems import FindingReply, findings_reply
@@ -219,12 +220,11 @@ class DesignerRoutes:
 
     def _flows_themselves(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="GET",
-                path="/flows",
-                handler=self.list_flows,
-                summary="Flows with their tags",
-                audience="designers",
+            for_designers(
+                "GET /flows",
+                self.list_flows,
+                "Flows with their tags",
+                list[FlowReply],
                 scopes=("designer", "agent"),
                 parameters=(
                     Parameter("campaignId", "Only flows of this campaign"),
@@ -234,31 +234,24 @@ class DesignerRoutes:
                         {"type": "string", "enum": list(CHANNELS)},
                     ),
                 ),
-                reply=list[FlowReply],
             ),
-            Endpoint(
-                method="POST",
-                path="/flows",
-                handler=self.create_flow,
-                summary="Create a flow without versions",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                "POST /flows",
+                self.create_flow,
+                "Create a flow without versions",
+                FlowCreated,
                 body=_CREATE,
-                reply=FlowCreated,
                 status=201,
                 problems=(409,),
                 keyed=True,
                 body_example={"name": "Bookings", "campaignId": "clinic", "updatedBy": "ada"},
             ),
-            Endpoint(
-                method="PATCH",
-                path="/flows/{flow_id}",
-                handler=self.rename_flow,
-                summary="Rename a flow",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                "PATCH /flows/{flow_id}",
+                self.rename_flow,
+                "Rename a flow",
+                FlowReply,
                 body=_RENAME,
-                reply=FlowReply,
                 problems=(404, 409),
                 keyed=True,
                 body_example={"name": "Bookings 2026", "updatedBy": "ada"},
@@ -268,12 +261,11 @@ class DesignerRoutes:
     def endpoints(self) -> list[Endpoint]:
         return [
             *self._flows_themselves(),
-            Endpoint(
-                method="GET",
-                path="/flows/{flow_id}/history",
-                handler=self.history,
-                summary="Who saved which version and moved which tag when, the latest first",
-                audience="designers",
+            for_designers(
+                "GET /flows/{flow_id}/history",
+                self.history,
+                "Who saved which version and moved which tag when, the latest first",
+                FlowHistoryReply,
                 scopes=("designer", "operator"),
                 parameters=(
                     Parameter(
@@ -282,7 +274,6 @@ class DesignerRoutes:
                         {"type": "integer", "minimum": 1, "maximum": CHANGES_AT_MOST},
                     ),
                 ),
-                reply=FlowHistoryReply,
                 problems=(404,),
             ),
             *self._reading_versions(),
@@ -291,82 +282,65 @@ class DesignerRoutes:
 
     def _reading_versions(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="GET",
-                path=_VERSIONS,
-                handler=self.list_versions,
-                summary="Versions of a flow, a row for every version and tag",
-                audience="designers",
+            for_designers(
+                f"GET {_VERSIONS}",
+                self.list_versions,
+                "Versions of a flow, a row for every version and tag",
+                list[VersionRowReply],
                 scopes=("designer", "agent"),
                 parameters=(
                     Parameter("onlyTaggedVersions", "Leave untagged versions out", {"type": "boolean"}),
                 ),
-                reply=list[VersionRowReply],
                 problems=(404,),
             ),
-            Endpoint(
-                method="GET",
-                path=_VERSIONS + "/{version_id}",
-                handler=self.get_version,
-                summary="A version's document as it was saved",
-                audience="designers",
-                scopes=("designer",),
-                reply=_SAVED,
+            for_designers(
+                f"GET {_VERSIONS}/{{version_id}}",
+                self.get_version,
+                "A version's document as it was saved",
+                _SAVED,
                 problems=(404,),
             ),
-            Endpoint(
-                method="GET",
-                path=_VERSIONS + "/{version_id}/diff/{other_version_id}",
-                handler=self.compare_versions,
-                summary="What the second version changes of the first, by ids",
-                audience="designers",
-                scopes=("designer",),
-                reply=VersionDifference,
+            for_designers(
+                f"GET {_VERSIONS}/{{version_id}}/diff/{{other_version_id}}",
+                self.compare_versions,
+                "What the second version changes of the first, by ids",
+                VersionDifference,
                 problems=(404,),
             ),
-            Endpoint(
-                method="GET",
-                path=_VERSIONS + "/{version_id}/merge/{other_version_id}",
-                handler=self.merge_versions,
-                summary="What both versions change of the one that they were made from, in one document",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                f"GET {_VERSIONS}/{{version_id}}/merge/{{other_version_id}}",
+                self.merge_versions,
+                "What both versions change of the one that they were made from, in one document",
+                MergeReply,
                 parameters=(
                     Parameter("baseVersionId", "Instead of the nearest version that both were made from"),
                 ),
-                reply=MergeReply,
                 problems=(404, 409),
             ),
         ]
 
     def _writing_versions(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="POST",
-                path=_VERSIONS,
-                handler=self.save_version,
-                summary="Save a new version",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                f"POST {_VERSIONS}",
+                self.save_version,
+                "Save a new version",
+                VersionSaved,
                 parameters=(
                     Parameter("parentVersionId", "The version that this one was made from"),
                     Parameter("tag", "A tag to save it under"),
                 ),
                 body=_NEW,
-                reply=VersionSaved,
                 status=201,
                 problems=(404, 409),
                 keyed=True,
             ),
-            Endpoint(
-                method="POST",
-                path=_VERSIONS + "/validate",
-                handler=self.validate_version,
-                summary="What saving this document would say, without saving it",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                f"POST {_VERSIONS}/validate",
+                self.validate_version,
+                "What saving this document would say, without saving it",
+                Verdict,
                 body=_NEW,
-                reply=Verdict,
                 problems=(404,),
             ),
         ]

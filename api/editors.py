@@ -1,7 +1,7 @@
 """What a designer's editor works with (F27): choices, help with writing, diagrams, the documents' schema."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import Body, Name
-from api.endpoints import JSON, Call, Endpoint, Parameter, json_response
+from api.endpoints import JSON, Call, Endpoint, Parameter, for_designers, json_response
 from flow_engine.diagrams.graphviz import dot
 from flow_engine.diagrams.mermaid import mermaid
 from flow_engine.diagrams.xstate import xstate
@@ -123,40 +123,42 @@ class HelperRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            _list(
-                "models",
+            for_designers(
+                "GET /helpers/models",
                 self.models,
                 "Models to choose from",
                 list[model_catalog.ModelOffer],
-                _provider(MODEL_PROVIDERS),
+                parameters=(_provider(MODEL_PROVIDERS),),
             ),
-            _list(
-                "voices",
+            for_designers(
+                "GET /helpers/voices",
                 self.voices,
                 "Voices to choose from",
                 list[model_catalog.VoiceOffer],
-                _provider(VOICE_PROVIDERS),
-                _LANGUAGE,
+                parameters=(_provider(VOICE_PROVIDERS), _LANGUAGE),
             ),
-            _list(
-                "stt-engines",
+            for_designers(
+                "GET /helpers/stt-engines",
                 self.stt_engines,
                 "Speech recognisers to choose from",
                 list[model_catalog.SttEngineOffer],
-                _provider(STT_PROVIDERS),
-                _LANGUAGE,
+                parameters=(_provider(STT_PROVIDERS), _LANGUAGE),
             ),
-            _list("languages", self.languages, "Languages to choose from", list[LanguageReply]),
-            _list("audio-presets", self.audio_presets, "The platform's presets", list[AudioPresetReply]),
-            Endpoint(
-                method="POST",
-                path="/helpers/improve-description",
-                handler=self.improve_description,
-                summary="Rewrite a task's description into a rule for entering the task",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                "GET /helpers/languages", self.languages, "Languages to choose from", list[LanguageReply]
+            ),
+            for_designers(
+                "GET /helpers/audio-presets",
+                self.audio_presets,
+                "The platform's presets",
+                list[AudioPresetReply],
+            ),
+            for_designers(
+                "POST /helpers/improve-description",
+                self.improve_description,
+                "Rewrite a task's description into a rule for entering the task",
+                ImprovedDescription,
                 body=_IMPROVE,
-                reply=ImprovedDescription,
                 body_example={"description": "books visits", "taskName": "booking", "language": "en-US"},
             ),
         ]
@@ -164,25 +166,6 @@ class HelperRoutes:
 
 def _provider(names: tuple[str, ...]) -> Parameter:
     return Parameter("provider", "Only what this provider offers", {"type": "string", "enum": list(names)})
-
-
-def _list(
-    name: str,
-    handler: Callable[[Call], Awaitable[Response]],
-    summary: str,
-    reply: Any,
-    *parameters: Parameter,
-) -> Endpoint:
-    return Endpoint(
-        method="GET",
-        path=f"/helpers/{name}",
-        handler=handler,
-        summary=summary,
-        audience="designers",
-        scopes=("designer",),
-        parameters=parameters,
-        reply=reply,
-    )
 
 
 def _offered(offers: Sequence[model_catalog.Offer]) -> Response:
@@ -222,13 +205,11 @@ class DiagramRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="GET",
-                path="/flows/{flow_id}/versions/{version_id}/diagram",
-                handler=self.diagram,
-                summary="A version as a diagram, or as the configuration of an XState machine",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                "GET /flows/{flow_id}/versions/{version_id}/diagram",
+                self.diagram,
+                "A version as a diagram, or as the configuration of an XState machine",
+                dict[str, object],
                 parameters=(
                     Parameter(
                         "format",
@@ -236,7 +217,6 @@ class DiagramRoutes:
                         {"type": "string", "enum": list(FORMATS), "default": "mermaid"},
                     ),
                 ),
-                reply=dict[str, object],
                 media_types=(MERMAID, SVG, JSON),
                 problems=(404, 409, 501),
             )
@@ -291,38 +271,36 @@ class SchemaRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         overview = Endpoint(
-            method="GET",
-            path="/llms.txt",
-            handler=self.overview,
-            summary="What there is to read about the service, for models",
+            "GET /llms.txt",
+            self.overview,
+            "What there is to read about the service, for models",
+            str,
             audience="editors",
             scopes=(),
-            reply=str,
             media_types=(PLAIN,),
         )
         readme = replace(
             overview,
-            path="/README.md",
+            route="GET /README.md",
             handler=self.readme,
             summary="What the service is, by example",
             media_types=(MARKDOWN,),
         )
         page = replace(
             readme,
-            path="/docs/{page}.md",
+            route="GET /docs/{page}.md",
             handler=self.page,
             summary="A page of the documentation",
             problems=(404,),
         )
         schemas = [
             Endpoint(
-                method="GET",
-                path=path,
-                handler=handler,
-                summary=summary,
+                f"GET {path}",
+                handler,
+                summary,
+                dict[str, object],
                 audience="editors",
                 scopes=(),
-                reply=dict[str, object],
                 media_types=(SCHEMA_JSON,),
             )
             for name, handler, what, version in (

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
@@ -211,19 +212,18 @@ def refused_parameter(code: str, message: str) -> CorrectTheInput:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`scopes`: any one of them is enough. `problems` are the statuses besides those every route has.
-    `reply` is the type of what is JSON among `media_types`; YAML is an object, all else text. `hot`:
-    conversations live by it, so it is found before the router is asked (`api.app`). Query parameters other
-    than `parameters` are refused, unless that is None.
+    """`route` is a method and a path, as `GET /flows`. `reply` is the type of what is JSON among
+    `media_types`; YAML is an object, all else text. `scopes`: any one of them is enough. `problems` are the
+    statuses besides those every route has. `hot`: conversations live by it, so it is found before the router
+    is asked (`api.app`). Query parameters other than `parameters` are refused, unless that is None.
     """
 
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-    path: str
+    route: str
     handler: Callable[[Call], Awaitable[Response]]
     summary: str
+    reply: Any
     audience: str
     scopes: tuple[Scope, ...]
-    reply: Any
     status: int = 200
     body: TypeAdapter[Any] | None = None
     parameters: tuple[Parameter, ...] | None = ()
@@ -232,6 +232,19 @@ class Endpoint:
     body_example: object = None
     media_types: tuple[str, ...] = (JSON,)
     hot: bool = False
+
+    @property
+    def method(self) -> str:
+        return self.route.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        return self.route.partition(" ")[2]
+
+
+for_agents = partial(Endpoint, audience="agents", scopes=("agent",))
+for_designers = partial(Endpoint, audience="designers", scopes=("designer",))
+for_watchers = partial(Endpoint, audience="watchers", scopes=("operator",))
 
 
 class Reply(Response):

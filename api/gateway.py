@@ -109,8 +109,8 @@ class Guarded:
         self._endpoint = endpoint
         self._way_in = way_in
         self._logs = log.is_enabled_for(logging.INFO)  # as configured at the start
-        self._route = plain_path(endpoint.path)
-        self._counted = way_in.metrics.of(self._route, endpoint.method)
+        self._method, self._route = endpoint.method, plain_path(endpoint.path)
+        self._counted = way_in.metrics.of(self._route, self._method)
         self._queries = None
         if endpoint.parameters is not None and endpoint.scopes:
             self._queries = {p.name: p for p in endpoint.parameters if p.place == "query"}
@@ -127,7 +127,7 @@ class Guarded:
         endpoint, code = self._endpoint, None
         try:
             principal = self._admit(scope)
-            if endpoint.method == "GET":
+            if self._method == "GET":
                 body = b""
             elif body is None:
                 body = await read_body(receive)
@@ -153,7 +153,7 @@ class Guarded:
             log.info(
                 "request",
                 route=self._route,
-                method=endpoint.method,
+                method=self._method,
                 status=response.status_code,
                 code=code,
                 ms=round(seconds * 1000, 2),
@@ -173,7 +173,7 @@ class Guarded:
 
     async def _traced(self, scope: Scope, receive: Receive, body: bytes | None = None) -> Response:
         """Within a span of the caller's trace, where the caller has one."""
-        tracing, method = self._way_in.tracing, self._endpoint.method
+        tracing, method = self._way_in.tracing, self._method
         caller = header(scope["headers"], b"traceparent")
         known = {"http.request.method": method, "http.route": self._route}
         with tracing.span(f"{method} {self._route}", "server", parent=caller, attributes=known):

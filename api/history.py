@@ -15,6 +15,7 @@ from api.endpoints import (
     Parameter,
     Reply,
     answer_response,
+    for_watchers,
     json_response,
     refused_parameter,
     whole_number,
@@ -129,53 +130,42 @@ class HistoryRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="GET",
-                path="/conversations",
-                handler=self.conversations,
-                summary="Conversations by their start, the newest first; as server-sent events too",
-                audience="watchers",
-                scopes=("operator",),
+            for_watchers(
+                "GET /conversations",
+                self.conversations,
+                "Conversations by their start, the newest first; as server-sent events too",
+                ConversationPage,
                 parameters=_LIST_PARAMETERS,
-                reply=ConversationPage,
                 media_types=(JSON, EVENT_STREAM),
             ),
             *self._of_steps(),
             *self._of_the_whole(),
             # After all the others: an id may hold slashes.
-            Endpoint(
-                method="GET",
-                path=_ONE,
-                handler=self.conversation,
-                summary="All that is known of a conversation",
-                audience="watchers",
-                scopes=("operator",),
+            for_watchers(
+                f"GET {_ONE}",
+                self.conversation,
+                "All that is known of a conversation",
+                ConversationReply,
                 parameters=(REVEAL,),
-                reply=ConversationReply,
                 problems=(404,),
             ),
         ]
 
     def _of_steps(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="GET",
-                path=_ONE + "/at/{seq}",
-                handler=self.at,
-                summary="A conversation as one of its commits left it, with the prompt and the reply of then",
-                audience="watchers",
-                scopes=("operator",),
+            for_watchers(
+                f"GET {_ONE}/at/{{seq}}",
+                self.at,
+                "A conversation as one of its commits left it, with the prompt and the reply of then",
+                MomentReply,
                 parameters=(REVEAL,),
-                reply=MomentReply,
                 problems=(404,),
             ),
-            Endpoint(
-                method="GET",
-                path=_ONE + "/journal",
-                handler=self.journal,
-                summary="Every commit of a conversation, from the first on",
-                audience="watchers",
-                scopes=("operator",),
+            for_watchers(
+                f"GET {_ONE}/journal",
+                self.journal,
+                "Every commit of a conversation, from the first on",
+                JournalPage,
                 parameters=(
                     Parameter("after", "Only entries after this 'seq'", _whole(LARGEST_SEQ)),
                     Parameter(
@@ -185,20 +175,17 @@ class HistoryRoutes:
                     ),
                     REVEAL,
                 ),
-                reply=JournalPage,
                 problems=(404,),
             ),
         ]
 
     def _of_the_whole(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="GET",
-                path=_ONE + "/stream",
-                handler=self.stream,
-                summary="A conversation's journal, as server-sent events while it grows",
-                audience="watchers",
-                scopes=("operator",),
+            for_watchers(
+                f"GET {_ONE}/stream",
+                self.stream,
+                "A conversation's journal, as server-sent events while it grows",
+                str,
                 parameters=(
                     Parameter("after", "Only entries after this 'seq'", _whole(LARGEST_SEQ)),
                     Parameter(
@@ -209,29 +196,22 @@ class HistoryRoutes:
                     ),
                     REVEAL,
                 ),
-                reply=str,
                 media_types=(EVENT_STREAM,),
                 problems=(404,),
             ),
-            Endpoint(
-                method="GET",
-                path=_ONE + "/recording",
-                handler=self.recording,
-                summary="A conversation by itself, to be replayed elsewhere",
-                audience="watchers",
-                scopes=("operator",),
-                reply=Recording,
+            for_watchers(
+                f"GET {_ONE}/recording",
+                self.recording,
+                "A conversation by itself, to be replayed elsewhere",
+                Recording,
                 problems=(404,),
             ),
-            Endpoint(
-                method="POST",
-                path=_ONE + "/fork",
-                handler=self.fork,
-                summary="Begin a new conversation as this one was after one of its commits",
-                audience="watchers",
-                scopes=("operator",),
+            for_watchers(
+                f"POST {_ONE}/fork",
+                self.fork,
+                "Begin a new conversation as this one was after one of its commits",
+                ConversationReply,
                 body=_FORK,
-                reply=ConversationReply,
                 status=201,
                 problems=(404, 409),
                 keyed=True,

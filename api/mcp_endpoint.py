@@ -34,15 +34,14 @@ class McpEndpoint:
     def row(self) -> Endpoint:
         """A row of the usual form, but for the OpenAPI document, which has nothing to say about MCP."""
         return Endpoint(
-            method="POST",
-            path=PATH,
-            handler=self._handle,
-            summary="The Model Context Protocol",
+            f"POST {PATH}",
+            self._handle,
+            "The Model Context Protocol",
+            object,
             audience="tools",
             scopes=tuple(dict.fromkeys(scope for tool in self._tools for scope in tool.scopes)),
             parameters=None,
             body=TypeAdapter(object),
-            reply=object,
         )
 
     async def serve_standard_streams(self, principal: Principal) -> None:

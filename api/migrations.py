@@ -8,7 +8,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import Body, Id
-from api.endpoints import Call, Endpoint, Parameter, json_response
+from api.endpoints import Call, Endpoint, Parameter, for_designers, json_response
 from flow_engine.use_cases.migrations import MigrationOrder, Migrations
 
 AT_MOST = 1_000
@@ -84,18 +84,15 @@ class MigrationRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="POST",
-                path="/flows/{flow_id}/migrations",
-                handler=self.migrate,
-                summary="Move a version's live conversations to another version, or tell what would happen",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                "POST /flows/{flow_id}/migrations",
+                self.migrate,
+                "Move a version's live conversations to another version, or tell what would happen",
+                MigrationReply,
                 parameters=(
                     Parameter("dryRun", "false moves them; the default only reports", {"type": "boolean"}),
                 ),
                 body=_MIGRATE,
-                reply=MigrationReply,
                 problems=(404, 409),
                 body_example={"fromVersionId": "claim-v1", "toVersionId": "claim-v2"},
             )

@@ -8,8 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from api.auth import Scope
-from api.endpoints import Call, Endpoint, Parameter, json_response
+from api.endpoints import Call, Endpoint, Parameter, for_watchers, json_response
 from api.operators import Probe, verdicts
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.use_cases import operating
@@ -117,48 +116,50 @@ class OperationsRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            watched(
-                "/operations", self.overview, "Stores, processes and what waits to be done", OperationsReply
+            for_watchers(
+                "GET /operations",
+                self.overview,
+                "Stores, processes and what waits to be done",
+                OperationsReply,
             ),
-            watched("/operations/latency", self.latency, "How long each route takes", LatencyReply),
-            watched(
-                "/jobs", self.jobs, "Background jobs, the first to be due first", operating.JobsReply, LIMIT
+            for_watchers("GET /operations/latency", self.latency, "How long each route takes", LatencyReply),
+            for_watchers(
+                "GET /jobs",
+                self.jobs,
+                "Background jobs, the first to be due first",
+                operating.JobsReply,
+                parameters=(LIMIT,),
             ),
-            watched(
-                "/dead-letters",
+            for_watchers(
+                "GET /dead-letters",
                 self.dead_letters,
                 "Jobs that were given up, the latest first",
                 operating.LettersReply,
-                LIMIT,
+                parameters=(LIMIT,),
             ),
-            Endpoint(
-                method="POST",
-                path="/dead-letters/{letter_id}/replay",
-                handler=self.replay,
-                summary="Have a job that was given up done again",
-                audience="watchers",
-                scopes=("operator",),
-                reply=operating.LetterReplayed,
+            for_watchers(
+                "POST /dead-letters/{letter_id}/replay",
+                self.replay,
+                "Have a job that was given up done again",
+                operating.LetterReplayed,
                 problems=(404,),
             ),
-            watched(
-                "/events",
+            for_watchers(
+                "GET /events",
                 self.events,
                 "Events of the reporting stream, the newest first",
                 operating.EventsReply,
-                _BEFORE_ENTRY,
-                LIMIT,
+                parameters=(_BEFORE_ENTRY, LIMIT),
             ),
-            watched(
-                "/model-calls",
+            for_watchers(
+                "GET /model-calls",
                 self.model_calls,
                 "Calls of language models, the newest first, with what they cost",
                 operating.ModelCallsReply,
-                _BEFORE_ENTRY,
-                LIMIT,
+                parameters=(_BEFORE_ENTRY, LIMIT),
             ),
-            watched(
-                "/live-conversations",
+            for_watchers(
+                "GET /live-conversations",
                 self.live,
                 "How many conversations are not closed, by version",
                 operating.LiveReply,
@@ -178,29 +179,6 @@ LIMIT = Parameter(
 
 def page_limit(call: Call) -> int:
     return call.limit(ROWS, at_most=ROWS_AT_MOST)
-
-
-def watched(
-    path: str,
-    handler: Callable[[Call], Awaitable[Response]],
-    summary: str,
-    reply: object,
-    *parameters: Parameter,
-    scopes: tuple[Scope, ...] = ("operator",),
-    problems: tuple[int, ...] = (),
-) -> Endpoint:
-    """A route that shows operators something."""
-    return Endpoint(
-        method="GET",
-        path=path,
-        handler=handler,
-        summary=summary,
-        audience="watchers",
-        scopes=scopes,
-        reply=reply,
-        parameters=parameters,
-        problems=problems,
-    )
 
 
 def route_latencies(scraped: str) -> Sequence[RouteLatency]:

@@ -59,32 +59,24 @@ class OperatorRoutes:
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint(
-                method="GET",
-                path="/health/live",
-                handler=self.live,
-                summary="The process answers",
-                audience="operators",
-                scopes=(),
-                reply=Health,
+                "GET /health/live", self.live, "The process answers", Health, audience="operators", scopes=()
             ),
             Endpoint(
-                method="GET",
-                path="/health/ready",
-                handler=self.ready,
-                summary="Every store that requests need answers",
+                "GET /health/ready",
+                self.ready,
+                "Every store that requests need answers",
+                Readiness,
                 audience="operators",
                 scopes=(),
-                reply=Readiness,
                 problems=(503,),
             ),
             Endpoint(
-                method="GET",
-                path="/metrics",
-                handler=self.metrics,
-                summary="Prometheus metrics",
+                "GET /metrics",
+                self.metrics,
+                "Prometheus metrics",
+                str,
                 audience="operators",
                 scopes=(),
-                reply=str,
                 media_types=("text/plain",),
             ),
         ]

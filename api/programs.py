@@ -13,8 +13,8 @@ from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from api.endpoints import Call, Endpoint, json_response
-from api.operations import BEFORE, LIMIT, page_limit, quantile_ms, watched
+from api.endpoints import Call, Endpoint, for_watchers, json_response
+from api.operations import BEFORE, LIMIT, page_limit, quantile_ms
 from flow_engine.use_cases.chat_watch import ChatDecisionsReply, ChatSessionReply, ChatWatch
 
 _VOICE = "flow_engine_voice_"
@@ -224,17 +224,18 @@ class ProgramRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            watched("/operations/voice", self.voice, "The voice manager of this machine", VoiceReply),
-            watched(
-                "/operations/chat",
+            for_watchers(
+                "GET /operations/voice", self.voice, "The voice manager of this machine", VoiceReply
+            ),
+            for_watchers(
+                "GET /operations/chat",
                 self.decisions,
                 "Decisions of the chat on which agent answers, the newest first",
                 ChatDecisionsReply,
-                replace(BEFORE, look_up=self._chat.place),
-                LIMIT,
+                parameters=(replace(BEFORE, look_up=self._chat.place), LIMIT),
             ),
-            watched(
-                "/operations/chat/{session}",
+            for_watchers(
+                "GET /operations/chat/{session}",
                 self.session,
                 "A session of the chat: its decisions, and the runs of its agents",
                 ChatSessionReply,

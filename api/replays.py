@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from starlette.responses import Response
 
 from api.bodies import Body, Id
-from api.endpoints import Call, Endpoint, json_response
+from api.endpoints import Call, Endpoint, for_designers, json_response
 from flow_engine.use_cases.replays import ReplayOrder, ReplayReply, Replays
 
 AT_MOST, LAST = 500, 100
@@ -53,15 +53,13 @@ class ReplayRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="POST",
-                path="/flows/{flow_id}/versions/{version_id}/replays",
-                handler=self.replay,
-                summary="What this version, a draft too, would have made of recorded conversations",
-                audience="designers",
+            for_designers(
+                "POST /flows/{flow_id}/versions/{version_id}/replays",
+                self.replay,
+                "What this version, a draft too, would have made of recorded conversations",
+                ReplayReply,
                 scopes=("designer", "operator"),
                 body=_REPLAY,
-                reply=ReplayReply,
                 problems=(404,),
                 body_example={"from": "prod", "last": 100},
             )

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import Body, Id
-from api.endpoints import Call, Endpoint, json_response
+from api.endpoints import Call, Endpoint, for_designers, json_response
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.publishing import find_entry
 from flow_engine.use_cases.scoring import ConversationScores, Scoring
@@ -41,15 +41,13 @@ class ScoreRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="POST",
-                path="/flows/{flow_id}/versions/{version_id}/scores",
-                handler=self.score,
-                summary="Judge stored conversations by the version's scorecards",
-                audience="designers",
+            for_designers(
+                "POST /flows/{flow_id}/versions/{version_id}/scores",
+                self.score,
+                "Judge stored conversations by the version's scorecards",
+                ScoresReply,
                 scopes=("designer", "operator"),
                 body=_SCORE,
-                reply=ScoresReply,
                 problems=(404, 409),
                 body_example={"conversations": ["conv-1"]},
             ),

@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from starlette.responses import Response
 
 from api.bodies import Body, Id
-from api.endpoints import Call, Endpoint, answer_response
+from api.endpoints import Call, Endpoint, answer_response, for_designers
 from api.tries import one_version
 from flow_engine.testing import simulation
 from flow_engine.testing.simulations import MOST_RUNS, SimulationOrder, SimulationReply, Simulations
@@ -75,15 +75,12 @@ class SimulationRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="POST",
-                path="/flows/{flow_id}/simulations",
-                handler=self.simulate,
-                summary="Let a persona talk to a document or a version; the chart tells what came of it",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                "POST /flows/{flow_id}/simulations",
+                self.simulate,
+                "Let a persona talk to a document or a version; the chart tells what came of it",
+                SimulationReply,
                 body=_SIMULATE,
-                reply=SimulationReply,
                 problems=(404, 409, 503),
                 keyed=True,
                 body_example={

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import PutTag
-from api.endpoints import Call, Endpoint, answer_response, json_response
+from api.endpoints import Call, Endpoint, answer_response, for_designers, json_response
 from flow_engine.idempotency import FinalReply
 from flow_engine.ports.flow_store import FlowRecord, Guard, TagEntry
 from flow_engine.use_cases.flow_service import FlowService
@@ -106,27 +106,21 @@ class TagRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="PUT",
-                path="/flows/{flow_id}/tags/{tag}",
-                handler=self.put_tag,
-                summary="Point a tag at a version, or share its new conversations out among several",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                "PUT /flows/{flow_id}/tags/{tag}",
+                self.put_tag,
+                "Point a tag at a version, or share its new conversations out among several",
+                TagReply,
                 body=_PUT,
-                reply=TagReply,
                 problems=(404, 409),
                 keyed=True,
                 body_example={"versionId": "health-booking-v1", "updatedBy": "ada"},
             ),
-            Endpoint(
-                method="GET",
-                path="/flows/{flow_id}/tags/{tag}/outcomes",
-                handler=self.get_outcomes,
-                summary="What came of a split tag's conversations, by version, with 95 % intervals",
-                audience="designers",
-                scopes=("designer",),
-                reply=OutcomesReply,
+            for_designers(
+                "GET /flows/{flow_id}/tags/{tag}/outcomes",
+                self.get_outcomes,
+                "What came of a split tag's conversations, by version, with 95 % intervals",
+                OutcomesReply,
                 problems=(404,),
             ),
         ]

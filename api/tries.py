@@ -18,7 +18,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import Body, Facts, Id, Name, Reason
-from api.endpoints import Call, Endpoint, answer_response, json_response
+from api.endpoints import Call, Endpoint, answer_response, for_designers, for_watchers, json_response
 from api.history import LARGEST_SEQ, REVEAL, reveals
 from flow_engine.documents.findings import problems_of
 from flow_engine.documents.values import LONGEST_S
@@ -272,43 +272,34 @@ class TryRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="POST",
-                path="/flows/{flow_id}/render",
-                handler=self.render,
-                summary="A task's texts, of a document or a version, rendered for a stored conversation",
-                audience="watchers",
-                scopes=("operator",),
+            for_watchers(
+                "POST /flows/{flow_id}/render",
+                self.render,
+                "A task's texts, of a document or a version, rendered for a stored conversation",
+                PreviewReply,
                 parameters=(REVEAL,),
                 body=_RENDER,
-                reply=PreviewReply,
                 problems=(404,),
                 body_example={"conversationId": "conv-1", "task": "welcome", "versionId": "claim-v1"},
             ),
-            Endpoint(
-                method="POST",
-                path=_TRIES,
-                handler=self.begin,
-                summary="Talk to a document or a draft without publishing it: open a contact in memory",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                f"POST {_TRIES}",
+                self.begin,
+                "Talk to a document or a draft without publishing it: open a contact in memory",
+                TryReply,
                 body=_BEGIN,
-                reply=TryReply,
                 status=201,
                 problems=(404, 409),
                 keyed=True,
                 body_example={"versionId": "claim-v1", "channel": "phone"},
             ),
             *self._of_one(),
-            Endpoint(
-                method="POST",
-                path="/flows/{flow_id}/versions/{version_id}/tests",
-                handler=self.play_tests,
-                summary="Play flow tests on a version, a draft too, and tell what they reach",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                "POST /flows/{flow_id}/versions/{version_id}/tests",
+                self.play_tests,
+                "Play flow tests on a version, a draft too, and tell what they reach",
+                ScenarioVerdict,
                 body=_TESTS,
-                reply=ScenarioVerdict,
                 problems=(404,),
                 body_example={
                     "tests": "scenarios:\n- name: it begins\n  steps:\n  - expect: {conversation: active}\n"
@@ -318,50 +309,26 @@ class TryRoutes:
 
     def _of_one(self) -> list[Endpoint]:
         return [
-            Endpoint(
-                method="POST",
-                path=_ONE,
-                handler=self.turn,
-                summary="One turn of a try: say something, change the task, write values, hang up, come back",
-                audience="designers",
-                scopes=("designer",),
+            for_designers(
+                f"POST {_ONE}",
+                self.turn,
+                "One turn of a try: say something, change the task, write values, hang up, come back",
+                TryReply,
                 body=_TURN,
-                reply=TryReply,
                 problems=(404, 409),
                 keyed=True,
                 body_example={"text": "I would like to book a visit"},
             ),
-            Endpoint(
-                method="GET",
-                path=_ONE,
-                handler=self.look,
-                summary="A try as it stands",
-                audience="designers",
-                scopes=("designer",),
-                reply=TryReply,
-                problems=(404,),
-            ),
-            Endpoint(
-                method="GET",
-                path=_ONE + "/test",
-                handler=self.test,
-                summary="A flow test of what was done in a try",
-                audience="designers",
-                scopes=("designer",),
-                reply=str,
+            for_designers(f"GET {_ONE}", self.look, "A try as it stands", TryReply, problems=(404,)),
+            for_designers(
+                f"GET {_ONE}/test",
+                self.test,
+                "A flow test of what was done in a try",
+                str,
                 media_types=(YAML,),
                 problems=(404,),
             ),
-            Endpoint(
-                method="DELETE",
-                path=_ONE,
-                handler=self.end,
-                summary="End a try",
-                audience="designers",
-                scopes=("designer",),
-                reply=TryEnded,
-                problems=(404,),
-            ),
+            for_designers(f"DELETE {_ONE}", self.end, "End a try", TryEnded, problems=(404,)),
         ]
 
 

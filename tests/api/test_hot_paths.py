@@ -18,16 +18,7 @@ async def _nothing(call: Call) -> Response:
 
 
 def hot(path: str) -> Endpoint:
-    return Endpoint(
-        method="GET",
-        path=path,
-        handler=_nothing,
-        summary="",
-        audience="agents",
-        scopes=(),
-        reply=TypeAdapter(str),
-        hot=True,
-    )
+    return Endpoint(f"GET {path}", _nothing, "", TypeAdapter(str), audience="agents", scopes=(), hot=True)
 
 
 @pytest.mark.parametrize("path", ["/prompt/{id}", "/a/b/{conversation_id:id}", "/{conversation_id:id}/x"])
