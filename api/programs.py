@@ -30,10 +30,10 @@ class Refreshed(_Status):
     error: str | None
 
 
-class Bridge(_Status):
+class BridgeRow(TypedDict):
     state: str
     restarts: int
-    crash_loop: bool
+    crashLoop: bool
 
 
 class Agent(_Status):
@@ -47,18 +47,18 @@ class Agent(_Status):
     restarts: int
     crash_loop: bool
     live_calls: int | None
-    bridge: Bridge | None = None
+    bridge: BridgeRow | None = None
 
 
-class AgentProblem(_Status):
+class ProblemRow(TypedDict):
     pointer: str
     code: str
     message: str
 
 
-class NotAccepted(_Status):
+class NotAcceptedRow(TypedDict):
     id: str | None
-    problems: Sequence[AgentProblem]
+    problems: Sequence[ProblemRow]
 
 
 class ManagerStatus(_Status):
@@ -68,7 +68,7 @@ class ManagerStatus(_Status):
     refreshed: Refreshed
     written_at: str
     agents: Sequence[Agent]
-    not_accepted: Sequence[NotAccepted]
+    not_accepted: Sequence[NotAcceptedRow]
 
 
 class VoiceFigures(TypedDict):
@@ -86,20 +86,6 @@ class VoiceFigures(TypedDict):
     p95Ms: float | None
 
 
-class _Call(_Status):
-    call_id: str
-    started_at: str
-    seconds: float | None
-    reason: str | None
-    barge_ins: int
-    turns: int
-    turns_ms: Sequence[int]
-
-
-class _Calls(_Status):
-    calls: Sequence[_Call]
-
-
 class VoiceCallRow(TypedDict):
     """`seconds` and `reason` are null while the call goes on. `turnsMs`: of each turn of the caller, the last
     100, the milliseconds from its end to the first audio of the answer; `turns` counts all."""
@@ -113,10 +99,8 @@ class VoiceCallRow(TypedDict):
     turnsMs: Sequence[int]
 
 
-class BridgeRow(TypedDict):
-    state: str
-    restarts: int
-    crashLoop: bool
+class _Calls(_Status):
+    calls: Sequence[VoiceCallRow] = ()
 
 
 class VoiceAgentRow(TypedDict):
@@ -134,17 +118,6 @@ class VoiceAgentRow(TypedDict):
     bridge: BridgeRow | None
     figures: VoiceFigures | None
     calls: Sequence[VoiceCallRow]
-
-
-class ProblemRow(TypedDict):
-    pointer: str
-    code: str
-    message: str
-
-
-class NotAcceptedRow(TypedDict):
-    id: str | None
-    problems: Sequence[ProblemRow]
 
 
 class ManagerRow(TypedDict):
@@ -203,15 +176,7 @@ class ProgramRoutes:
                 refreshError=status.refreshed.error,
             ),
             agents=[_agent(agent, told) for agent, told in zip(status.agents, scraped, strict=True)],
-            notAccepted=[
-                NotAcceptedRow(
-                    id=each.id,
-                    problems=[
-                        ProblemRow(pointer=p.pointer, code=p.code, message=p.message) for p in each.problems
-                    ],
-                )
-                for each in status.not_accepted
-            ],
+            notAccepted=status.not_accepted,
         )
         return json_response(reply)
 
@@ -245,7 +210,7 @@ class ProgramRoutes:
 
 
 def _agent(agent: Agent, scraped: Scraped | None) -> VoiceAgentRow:
-    bridge, figures, calls = agent.bridge, None, _Calls(calls=())
+    figures, calls = None, _Calls()
     if scraped is not None:
         with suppress(ValueError):  # what is no agent of this product
             figures = voice_figures(scraped.metrics)
@@ -259,22 +224,9 @@ def _agent(agent: Agent, scraped: Scraped | None) -> VoiceAgentRow:
         restarts=agent.restarts,
         crashLoop=agent.crash_loop,
         liveCalls=agent.live_calls,
-        bridge=None
-        if bridge is None
-        else BridgeRow(state=bridge.state, restarts=bridge.restarts, crashLoop=bridge.crash_loop),
+        bridge=agent.bridge,
         figures=figures,
-        calls=[
-            VoiceCallRow(
-                callId=call.call_id,
-                startedAt=call.started_at,
-                seconds=call.seconds,
-                reason=call.reason,
-                bargeIns=call.barge_ins,
-                turns=call.turns,
-                turnsMs=call.turns_ms,
-            )
-            for call in calls.calls
-        ],
+        calls=calls.calls,
     )
 
 
