@@ -24,7 +24,6 @@ from flow_engine.ports.models import ToolCall, ToolSpec
 from flow_engine.values import JsonValue
 
 Choice = Literal["once", "session", "always", "no"]
-Mode = Literal["create", "overwrite", "append"]
 
 
 def _text(description: str, **more: Any) -> Mapping[str, Any]:

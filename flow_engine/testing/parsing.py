@@ -78,11 +78,6 @@ def read_scenarios(text: bytes) -> Reading:
     return Reading(root, file, tuple(mistakes))
 
 
-def parse_scenarios(text: bytes) -> Suite:
-    """Raises FileRejected with every mistake. `text` is YAML in UTF-8, at most 512 KiB."""
-    return read_scenarios(text).suite()
-
-
 def _objects_of(owner: object, name: str) -> Iterator[tuple[int, Mapping[str, object]]]:
     """The mappings of a list, each with its number."""
     items = as_object(owner).get(name)

@@ -85,7 +85,13 @@ class FlowService:
         """The document byte for byte as saved. Raises LookElsewhere (`version_unknown`)."""
         flow = await self.get_flow(tenant_id, flow_id)
         publishing.find_entry(flow, version_id)
-        return (await self._listed_document(tenant_id, version_id)).document
+        version = await self._versions.get(tenant_id, version_id)
+        if version is None:
+            raise CallTheOperator(
+                "version_document_missing",
+                f"version {version_id!r} is listed, but its document is not stored",
+            )
+        return version.document
 
     async def find_version(self, tenant_id: str, version_id: str) -> flow_store.StoredVersion:
         """A version by its id alone. Raises LookElsewhere (`version_unknown`), also for an unlisted one. Its
@@ -101,11 +107,6 @@ class FlowService:
         if version is None or flow is None or not publishing.lists_version(flow, version_id):
             raise LookElsewhere("version_unknown", f"there is no version {version_id!r}")
         return version, flow
-
-    async def find_by_tag(self, tenant_id: str, flow_id: str, tag: str) -> flow_store.StoredVersion:
-        """The version that `tag` points to now. Raises LookElsewhere (`tag_unknown`)."""
-        flow = await self.get_flow(tenant_id, flow_id)
-        return await self._listed_document(tenant_id, publishing.resolve_tag(flow, tag))
 
     # --- mutations ----------------------------------------------------------------------------
 
@@ -284,15 +285,6 @@ class FlowService:
         of the very same document has listed it meanwhile."""
         if version is not None and not publishing.lists_version(flow, version.version_id):
             await self._versions.remove(tenant_id, version)
-
-    async def _listed_document(self, tenant_id: str, version_id: str) -> flow_store.StoredVersion:
-        version = await self._versions.get(tenant_id, version_id)
-        if version is None:
-            raise CallTheOperator(
-                "version_document_missing",
-                f"version {version_id!r} is listed, but its document is not stored",
-            )
-        return version
 
 
 def _changed_meanwhile(flow_id: str) -> ReloadAndDecide:

@@ -10,7 +10,6 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from math import sqrt
-from typing import get_args
 
 from typing_extensions import TypedDict
 
@@ -22,7 +21,6 @@ from flow_engine.task_types import TASK_KINDS
 
 MINIMUM = 30
 """Conversations of a side that is no longer called too few, where no guard says otherwise."""
-METRICS: tuple[GuardMetric, ...] = get_args(GuardMetric)
 MEANS: tuple[GuardMetric, ...] = ("turns", "durationS")
 Z = 1.959963984540054
 _STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)

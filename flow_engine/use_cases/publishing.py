@@ -217,11 +217,6 @@ def find_entry(flow: FlowRecord, version_id: str) -> VersionEntry:
     raise LookElsewhere("version_unknown", f"flow {flow.flow_id!r} has no version {version_id!r}")
 
 
-def resolve_tag(flow: FlowRecord, tag: str) -> str:
-    """The id of the version that `tag` points to now. Raises LookElsewhere (`tag_unknown`)."""
-    return find_tag(flow, tag).version_id
-
-
 def find_tag(flow: FlowRecord, tag: str) -> TagEntry:
     """Raises LookElsewhere (`tag_unknown`). Its date is in UTC."""
     for entry in flow.tags:

@@ -18,7 +18,7 @@ from flow_engine.errors import ReloadAndDecide
 from flow_engine.idempotency import FinalReply
 from flow_engine.ports.flow_store import VersionEntry
 from flow_engine.use_cases.flow_service import FlowService
-from flow_engine.use_cases.publishing import LATEST
+from flow_engine.use_cases.publishing import LATEST, find_tag
 from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 
@@ -33,7 +33,7 @@ async def save_over_latest(
 ) -> list[tuple[str, str]]:
     done: list[tuple[str, str]] = []
     while len(done) < saves:
-        parent = (await flow_service.find_by_tag("t", flow_id, LATEST)).version_id
+        parent = find_tag(await flow_service.get_flow("t", flow_id), LATEST).version_id
         version_id = f"{who}-{uuid.uuid4().hex}"
         entry = VersionEntry(version_id, False, ("phone",), "hash", who, datetime.now(UTC))
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +15,7 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.ports.flow_store import (
     FlowRecord,
     Guard,
+    GuardMetric,
     RolledBack,
     Split,
     SplitSide,
@@ -22,7 +23,6 @@ from flow_engine.ports.flow_store import (
     TagEntry,
     VersionEntry,
 )
-from flow_engine.use_cases.outcomes import METRICS
 from flows.codec import FORMAT, flow_from_plain, flow_to_plain
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
@@ -44,7 +44,7 @@ SIDE = st.builds(
     st.floats(0.1, 1e9),
     st.lists(st.tuples(st.integers(0, 9_999), st.integers(1, 10_000)), max_size=2).map(tuple),
 )
-METRIC = st.sampled_from(METRICS)
+METRIC = st.sampled_from(get_args(GuardMetric))
 SPLIT = st.builds(
     Split,
     TEXT,

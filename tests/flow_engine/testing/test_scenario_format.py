@@ -17,13 +17,13 @@ from flow_engine.testing.format import (
     Say,
     Wait,
 )
-from flow_engine.testing.parsing import parse_scenarios
+from flow_engine.testing.parsing import read_scenarios
 from flow_engine.testing.yaml_text import FileRejected
 from tests.flow_engine.testing.scene import CLAIM, mistakes
 
 
 def steps_of(text: str) -> list[object]:
-    suite = parse_scenarios(f"scenarios: [{{name: a, steps: [{text}]}}]".encode())
+    suite = read_scenarios(f"scenarios: [{{name: a, steps: [{text}]}}]".encode()).suite()
     return list(suite.file.scenarios[0].steps)
 
 

@@ -12,7 +12,7 @@ from flow_engine.errors import CallTheOperator, LookElsewhere, ReloadAndDecide, 
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.flow_store import FlowRecord, StoredVersion
 from flow_engine.use_cases.flow_service import ATTEMPTS
-from flow_engine.use_cases.publishing import LATEST
+from flow_engine.use_cases.publishing import LATEST, find_tag
 from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteVersionStore
 from tests.flow_engine.use_cases.flow_service_scene import (
     KEY,
@@ -65,14 +65,14 @@ class TestFlows:
 
 
 class TestVersions:
-    async def test_a_saved_version_is_found_by_id_and_by_tag(self, scene: Scene) -> None:  # F6, F27
+    async def test_a_saved_version_is_found_by_its_id_and_stands_under_its_tags(
+        self, scene: Scene
+    ) -> None:  # F6, F27
         flow_id = await scene.create()
         await scene.save(flow_id, "v1", tag="prod", document=b'{"_id": "v1" }')
         stored = StoredVersion("v1", flow_id, b'{"_id": "v1" }')
         assert await scene.flow_service.get_version_document("t", flow_id, "v1") == b'{"_id": "v1" }'
         assert await scene.flow_service.find_version("t", "v1") == stored
-        assert await scene.flow_service.find_by_tag("t", flow_id, LATEST) == stored
-        assert await scene.flow_service.find_by_tag("t", flow_id, "prod") == stored
         assert [row.tag for row in await scene.flow_service.list_versions("t", flow_id)] == ["prod", LATEST]
 
     async def test_a_moved_tag_leads_to_the_other_version(self, scene: Scene) -> None:  # F6
@@ -80,7 +80,7 @@ class TestVersions:
         await scene.save(flow_id, "v1", tag="prod")
         await scene.save(flow_id, "v2", "v1")
         await scene.move(flow_id, "prod", "v2")
-        assert (await scene.flow_service.find_by_tag("t", flow_id, "prod")).version_id == "v2"
+        assert find_tag(await scene.flow_service.get_flow("t", flow_id), "prod").version_id == "v2"
 
     async def test_a_version_of_another_flow_is_unknown_in_this_one(self, scene: Scene) -> None:  # F27
         one, other = await scene.create(), await scene.create()
@@ -114,7 +114,7 @@ class TestVersions:
         await database.open()
         scene.versions.inner = SqliteVersionStore(database)
         with pytest.raises(CallTheOperator, match="version_document_missing"):
-            await scene.flow_service.find_by_tag("t", flow_id, LATEST)
+            await scene.flow_service.get_version_document("t", flow_id, "v1")
         await database.close()
 
 
@@ -129,7 +129,6 @@ class TestTenants:
             scene.flow_service.get_flow("b", flow_id),
             scene.flow_service.list_versions("b", flow_id),
             scene.flow_service.get_version_document("b", flow_id, "v1"),
-            scene.flow_service.find_by_tag("b", flow_id, LATEST),
             scene.move(flow_id, "prod", "v1", tenant="b"),
             scene.save(flow_id, "v2", tenant="b"),
         ):

@@ -16,10 +16,10 @@ from flow_engine.use_cases.publishing import (
     VersionRow,
     check_tag_name,
     find_entry,
+    find_tag,
     move_tag,
     place_version,
     rename,
-    resolve_tag,
     supports_channel,
     version_rows,
 )
@@ -225,12 +225,12 @@ class TestTagNames:
 
 class TestQuestions:
     def test_a_tag_resolves_to_its_version(self) -> None:  # F6
-        assert resolve_tag(FLOW, "prod") == "v1"
+        assert find_tag(FLOW, "prod").version_id == "v1"
 
     @pytest.mark.parametrize("tag", ["old", "", "PROD"])
     def test_an_unknown_tag_is_refused_with_the_tags_that_there_are(self, tag: str) -> None:
         with pytest.raises(LookElsewhere, match=r"tag_unknown: .* 'prod', 'latest'"):
-            resolve_tag(FLOW, tag)
+            find_tag(FLOW, tag)
 
     def test_a_row_for_each_version_and_tag(self) -> None:  # F27
         flow = _move(FLOW, "test", "v3")
