@@ -19,15 +19,9 @@ import httpx2
 import orjson
 
 from adapters.models.answers import finished_answer, longest_answer, tool_arguments
-from adapters.models.openai_stream import function_tools
+from adapters.models.openai_stream import function_tools, reason_of
 from adapters.models.providers import Endpoint
 from flow_engine.ports import models
-
-_REASON_OF_STATUS: Mapping[int, models.FailureReason] = {
-    408: "timeout",
-    429: "too_many_calls",
-    504: "timeout",
-}
 
 
 @dataclass(slots=True)
@@ -52,8 +46,7 @@ async def stream_native(
     deadline = loop.time() + timeout_s
     async with http.stream("POST", url, json=_body(model, request), headers=headers) as response:
         if (status := response.status_code) >= 400:
-            reason = _REASON_OF_STATUS.get(status, "unreachable" if status >= 500 else "refused")
-            raise models.ModelFailed(reason, f"status {status}")
+            raise models.ModelFailed(reason_of(status), f"status {status}")
         lines = aiter(response.aiter_lines())
         while not received.last and received.length <= longest_answer(request.max_tokens):
             async with asyncio.timeout_at(loop.time() + timeout_s if request.deltas else deadline):

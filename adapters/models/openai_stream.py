@@ -186,7 +186,6 @@ class _Call:
 async def _refusal(response: httpx2.Response) -> models.ModelFailed:
     """By the status and the code of the error; its message may quote the prompt."""
     status = response.status_code
-    otherwise: models.FailureReason = "unreachable" if status >= 500 else "refused"
     body = b""
     async for piece in response.aiter_bytes():
         body += piece
@@ -197,8 +196,12 @@ async def _refusal(response: httpx2.Response) -> models.ModelFailed:
         code = error.get("code") or error.get("type")
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
         code = None
-    reason: models.FailureReason = _REASON_OF_STATUS.get(status, otherwise)
-    return models.ModelFailed(reason, f"status {status}" + (f", {code}" if code else ""))
+    return models.ModelFailed(reason_of(status), f"status {status}" + (f", {code}" if code else ""))
+
+
+def reason_of(status: int) -> models.FailureReason:
+    """Of an error status."""
+    return _REASON_OF_STATUS.get(status, "unreachable" if status >= 500 else "refused")
 
 
 def _body(model: str, request: models.LLMRequest, *, samples: bool) -> dict[str, Any]:

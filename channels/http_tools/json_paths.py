@@ -33,10 +33,8 @@ from jsonpath_rfc9535.tokens import Token, TokenStream, TokenType
 from channels.http_tools.placeholders import OPEN, Placeholder, as_text, placeholder_at
 from channels.http_tools.scope import Scope
 from flow_engine.conditions.lexing import Mistake
+from flow_engine.json_paths import MAX_BRACKETS, MAX_PATH_CHARS, PlainPaths
 from flow_engine.values import JsonValue
-
-MAX_PATH_CHARS: Final = 1_000
-MAX_BRACKETS: Final = 40
 
 _HOLE_OPEN: Final = "\ue000"
 _HOLE_CLOSE: Final = "\ue001"
@@ -199,16 +197,12 @@ class _Parser(Parser):
         return _ArgumentSelector(env=self.env, token=selector.token, value=self._values[int(hole[1])])
 
 
-class _Environment(JSONPathEnvironment):
-    """RFC 9535 without patterns, for one set of values."""
+class _Environment(PlainPaths):
+    """For one set of values."""
 
     def __init__(self, values: Sequence[JsonValue]) -> None:
         super().__init__()
         self.parser = _Parser(env=self, values=values)
-
-    def setup_function_extensions(self) -> None:
-        super().setup_function_extensions()
-        del self.function_extensions["match"], self.function_extensions["search"]
 
 
 def _with_holes(text: str) -> tuple[str, tuple[_Hole, ...], list[tuple[int, int]]]:
