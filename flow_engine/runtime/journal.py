@@ -9,7 +9,7 @@
    checksum of what was sent proves it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol, cast
@@ -83,6 +83,16 @@ class ConversationJournal(Protocol):
         """The entry `seq` and those before it down to one with a base, or to the first, ascending. Empty
         where the entry is not kept."""
         ...
+
+
+async def every_entry(
+    journal: ConversationJournal, conversation: ConversationRef, after: int = 0
+) -> AsyncGenerator[JournalEntry]:
+    """All that are kept after that `seq`, ascending. Raises as the journal."""
+    while page := await journal.after(conversation, after, at_most=ENTRIES_AT_MOST):
+        for entry in page:
+            yield entry
+        after = page[-1].seq
 
 
 class ReleasingJournal(ConversationJournal, Protocol):

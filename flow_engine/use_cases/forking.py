@@ -20,10 +20,10 @@ from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationList, ConversationRef, DialogueTurn, Fork
 from flow_engine.runtime.events import erasure_event
 from flow_engine.runtime.journal import (
-    ENTRIES_AT_MOST,
     ConversationJournal,
     JournalEntry,
     begun_by,
+    every_entry,
     states_of,
 )
 from flow_engine.runtime.runner import ConversationalFlowRunner
@@ -144,23 +144,19 @@ class Forks:
         tag = head.tag if head is not None and head.started_at == session.started_at else None
         # The messages up to the entry, as far as entries of them are kept.
         told: list[DialogueTurn] = []
-        seq, language, after = entries[-1].seq, "", 0
-        while after < seq:
-            page = await self._journal.after(original, after, at_most=ENTRIES_AT_MOST)
-            if not page:
+        seq, language = entries[-1].seq, ""
+        async for entry in every_entry(self._journal, original):
+            if entry.seq > seq:
                 break
-            for entry in page:
-                if entry.seq <= seq:
-                    before = language
-                    if entry.base is not None and entry.base.session is not None:
-                        before = entry.base.session.language
-                    language = str(as_object(entry.delta.get("session", {})).get("language", before))
-                    tag, _ = begun_by(entry) or (tag, None)
-                    if "tenant" in entry.delta:  # started anew
-                        told.clear()
-                    if entry.input["op"] == "handle-utterance":
-                        told.append(_turn(entry, language))
-            after = page[-1].seq
+            before = language
+            if entry.base is not None and entry.base.session is not None:
+                before = entry.base.session.language
+            language = str(as_object(entry.delta.get("session", {})).get("language", before))
+            tag, _ = begun_by(entry) or (tag, None)
+            if "tenant" in entry.delta:  # started anew
+                told.clear()
+            if entry.input["op"] == "handle-utterance":
+                told.append(_turn(entry, language))
         state = replace(
             then,
             session=own,

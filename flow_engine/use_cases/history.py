@@ -27,6 +27,7 @@ from flow_engine.runtime.journal import (
     ConversationJournal,
     JournalEntry,
     begun_by,
+    every_entry,
     folded,
     states_of,
     versions_of,
@@ -232,11 +233,9 @@ class History:
         listed = await self._index.one(conversation)
         if archived is not None:
             # The tag that chose the version, and where it was forked from, as far as the journal tells.
-            tag, fork, seen = None, None, 0
-            while page := await self._journal.after(conversation, seen, at_most=ENTRIES_AT_MOST):
-                for entry in page:
-                    tag, fork = begun_by(entry) or (tag, fork)
-                seen = page[-1].seq
+            tag, fork = None, None
+            async for entry in every_entry(self._journal, conversation):
+                tag, fork = begun_by(entry) or (tag, fork)
             listed = ListedConversation(
                 conversation.conversation_id, runner.head(tag, fork), archived.seq, archived.at
             )
@@ -288,11 +287,9 @@ class History:
         flow = (await self._transactor.resume(conversation, loaded)).flow
         if not flow.sensitive and await self._is_whole(conversation, loaded):
             return None
-        veil, seen = Veil(flow, values_stored(flow, loaded)), 0
-        while part := await self._journal.after(conversation, seen, at_most=ENTRIES_AT_MOST):
-            for entry in part:
-                await learn(veil, entry, self._transactor.versions, conversation.tenant_id)
-            seen = part[-1].seq
+        veil = Veil(flow, values_stored(flow, loaded))
+        async for entry in every_entry(self._journal, conversation):
+            await learn(veil, entry, self._transactor.versions, conversation.tenant_id)
         return veil
 
     async def _is_whole(self, conversation: ConversationRef, loaded: LoadedConversation) -> bool:

@@ -21,7 +21,7 @@ from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conver
 from flow_engine.json_values import as_object
 from flow_engine.masking import StandIns
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
-from flow_engine.runtime.journal import ENTRIES_AT_MOST, JournalEntry, begun_by, folded
+from flow_engine.runtime.journal import JournalEntry, begun_by, every_entry, folded
 from flow_engine.runtime.memory import encode_entry, encode_previous_contact
 from flow_engine.runtime.mining_state import MinedBy, encode_mining
 from flow_engine.runtime.privacy import Veil, values_stored
@@ -257,11 +257,7 @@ class Recordings:
         """Of all that the journal keeps, at most some 5 MiB and the versions. Unless `in_clear`, which is for
         what does not leave the service, sensitive values have a stand-in. Raises LookElsewhere
         `conversation_unknown`, CallTheOperator `definition_lost`."""
-        entries: list[JournalEntry] = []
-        while page := await self._journal.after(
-            conversation, entries[-1].seq if entries else 0, at_most=ENTRIES_AT_MOST
-        ):
-            entries.extend(page)
+        entries = [entry async for entry in every_entry(self._journal, conversation)]
         if not entries:
             raise unknown_conversation(conversation.conversation_id)
         before = entries[0].base or LoadedConversation()
