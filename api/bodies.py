@@ -124,6 +124,21 @@ class HandleEndContact(Body):
     reason: Reason | None = None
 
 
+def _beside_its_outcome(text: str | None, info: pydantic.ValidationInfo) -> str | None:
+    fault = text_fault(info.data.get("outcome"), text)
+    if fault is not None:
+        raise ValueError(fault)
+    return text
+
+
+HumanText = Annotated[
+    Annotated[str, pydantic.Field(max_length=LONGEST_TEXT)] | None,
+    pydantic.AfterValidator(_beside_its_outcome),
+    pydantic.Field(validate_default=True),
+]
+"""Stands after the `outcome` that says whether there has to be one."""
+
+
 class HandleHumanTask(Body):
     """`text` is the AI's with `waiting`, the person's with `edited`, and the one that is decided on with the
     other decisions, as `approvalId` is its number."""
@@ -132,18 +147,8 @@ class HandleHumanTask(Body):
     conversation_id: Id
     outcome: HumanOutcome
     reason: Reason | None = None
-    text: Annotated[str, pydantic.Field(max_length=LONGEST_TEXT)] | None = pydantic.Field(
-        default=None, validate_default=True
-    )
+    text: HumanText = None
     approval_id: Annotated[int, pydantic.Field(ge=1)] | None = None
-
-    @pydantic.field_validator("text")
-    @classmethod
-    def _beside_its_outcome(cls, text: str | None, info: pydantic.ValidationInfo) -> str | None:
-        fault = text_fault(info.data.get("outcome"), text)
-        if fault is not None:
-            raise ValueError(fault)
-        return text
 
 
 class HandleUtterance(Body):

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -242,18 +242,13 @@ def _encoded(schema: Callable[[], dict[str, Any]]) -> bytes:
     return orjson.dumps(schema())
 
 
+async def _schema(made: Callable[[], dict[str, Any]], call: Call) -> Response:
+    return Response(_encoded(made), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
+
+
 class SchemaRoutes:
     """The JSON Schemas of flow versions, recordings and personas, at addresses that editors may keep, the
     overview for models and the pages that it leads to. They need no key."""
-
-    async def flow_version(self, call: Call) -> Response:
-        return Response(_encoded(version_schema), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
-
-    async def recording(self, call: Call) -> Response:
-        return Response(_encoded(recording_schema), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
-
-    async def persona(self, call: Call) -> Response:
-        return Response(_encoded(persona_schema), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
 
     async def overview(self, call: Call) -> Response:
         return Response((_PAGES / "llms.txt").read_bytes(), headers=_SCHEMA_HEADERS, media_type=PLAIN)
@@ -296,17 +291,17 @@ class SchemaRoutes:
         schemas = [
             Endpoint(
                 f"GET {path}",
-                handler,
+                partial(_schema, made),
                 summary,
                 dict[str, object],
                 audience="editors",
                 scopes=(),
                 media_types=(SCHEMA_JSON,),
             )
-            for name, handler, what, version in (
-                ("flow-version", self.flow_version, "flow versions", SCHEMA_VERSION),
-                ("recording", self.recording, "recordings", FORMAT_VERSION),
-                ("persona", self.persona, "personas of simulated users", "1"),
+            for name, made, what, version in (
+                ("flow-version", version_schema, "flow versions", SCHEMA_VERSION),
+                ("recording", recording_schema, "recordings", FORMAT_VERSION),
+                ("persona", persona_schema, "personas of simulated users", "1"),
             )
             for path, summary in (
                 (f"/schemas/{name}/{version}.json", f"JSON Schema of {what}, {version}"),

@@ -10,14 +10,12 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from api.bodies import Body, Facts, Id, Name, Reason
+from api.bodies import Body, Facts, HumanText, Id, Name, Reason
 from api.endpoints import Call, Endpoint, answer_response, for_designers, for_watchers, json_response
 from api.history import LARGEST_SEQ, REVEAL, reveals
 from flow_engine.documents.findings import problems_of
@@ -26,7 +24,6 @@ from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.exact_numbers import read_exactly
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import as_object
-from flow_engine.runtime import human_part
 from flow_engine.testing import format
 from flow_engine.testing.report import ScenarioVerdict
 from flow_engine.testing.tries import Said, Tries, TryOrder
@@ -110,17 +107,7 @@ class TriedHumanTask(Body):
 
     outcome: HumanOutcome
     reason: Reason | None = None
-    text: Annotated[str, Field(max_length=human_part.LONGEST_TEXT)] | None = Field(
-        default=None, validate_default=True
-    )
-
-    @field_validator("text")
-    @classmethod
-    def _beside_its_outcome(cls, text: str | None, info: ValidationInfo) -> str | None:
-        fault = human_part.text_fault(info.data.get("outcome"), text)
-        if fault is not None:
-            raise ValueError(fault)
-        return text
+    text: HumanText = None
 
 
 class TurnFields(Body):

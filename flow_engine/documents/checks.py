@@ -102,9 +102,6 @@ def check_version(
                 yield from _Known(what, code, names).missing(reference)
 
 
-# --- what could be stored and not be used -----------------------------------------------------
-
-
 # --- identity ---------------------------------------------------------------------------------
 
 
