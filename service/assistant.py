@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,11 +61,11 @@ class OwnDoor:
         self._callers[f"Bearer {key}"] = caller
         return key
 
-    def admit(self, request: Request, scope: app.Scope) -> app.Principal:
+    def admit(self, request: Request, scopes: Sequence[app.Scope]) -> app.Principal:
         caller = self._callers.get(request.headers.get("authorization", ""))
-        if caller is not None and scope == "gateway":
-            return Principal(caller.tenant_id, frozenset({scope}), caller.name)
-        return self._door.admit(request, scope)
+        if caller is not None and "gateway" in scopes:
+            return Principal(caller.tenant_id, frozenset({"gateway"}), caller.name)
+        return self._door.admit(request, scopes)
 
 
 def assistant_routes(

@@ -1,19 +1,16 @@
 """Run the chat in this process until it is stopped: its parts put together, on the stores of the engine."""
 
 import gc
-import signal
-from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
 import typer
 import uvicorn
-import uvloop
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
-from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from adapters.http_door import door_server, listen, origin
@@ -23,8 +20,7 @@ from adapters.models.tools import ToolRules, read_rules
 from adapters.models.wrappers import CallBudget, ProcessCallBudget
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
-from adapters.telemetry import tracing_to
-from api.auth import Authenticator, LocalOnly, Principal, authenticator_for, refuse_proxied, require
+from api.auth import Authenticator, authenticator_for
 from channels.chat.accounts import Accounts
 from channels.chat.agents import AgentLoader
 from channels.chat.answering import Answering
@@ -32,7 +28,7 @@ from channels.chat.app import chat_app
 from channels.chat.decisions import Orchestrator
 from channels.chat.flow_agent import FlowAgents
 from channels.chat.frames import MAX_FRAME_BYTES
-from channels.chat.http import Scope, log
+from channels.chat.http import log
 from channels.chat.routes import AgentRoutes, SessionRoutes
 from channels.chat.rows import profile_rows
 from channels.chat.sessions import Sessions, SessionStore
@@ -51,31 +47,14 @@ from flow_engine.values import utc_text
 from memory.call_budget import RedisCallBudget
 from memory.chat_in_process import InProcessChat
 from memory.chat_sessions import RedisBus, RedisChat
-from service.logs import configure_logging
 from service.observing import CHAT_COUNTED, CountingObserver, ObservedCalls
+from service.serving import KeyDoor, run_until_stopped
 from service.settings import Settings, read_settings
 from service.wiring import FlowDatabase, SystemClock, open_flow_database, open_memory, records_of
 
 LLM_AT_ONCE = 256
 LLM_CALLS_PER_MINUTE = 12_000
 """Bounds of a chat where the settings name none: its answers are long streams, and many at once."""
-
-
-class KeyDoor:
-    """Implements `Doorkeeper` by the API keys of the engine."""
-
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
-
-    def check(self, connection: HTTPConnection) -> None:
-        if isinstance(self._authenticator, LocalOnly):
-            refuse_proxied(connection.scope["headers"])
-
-    def admit(self, connection: HTTPConnection, scopes: Sequence[Scope]) -> Principal:
-        self.check(connection)
-        principal = self._authenticator.authenticate(connection.scope["headers"])
-        require(principal, scopes)
-        return principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,18 +150,19 @@ def serve_until_stopped(host: str, port: int) -> None:
     URL on standard error."""
     settings, chat = read_settings(Settings), read_settings(ChatSettings)
     authenticator = authenticator_for(settings.api_keys_file, host)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tracing_to(settings.traces) as tracing:
-        configure_logging(settings.log_level, tracing)
-        try:
-            uvloop.run(_serve(chat_service(settings, chat, authenticator, tracing=tracing), host, port))
-        except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
-            return
+    run_until_stopped(settings, partial(_serve, settings, chat, authenticator, host, port))
 
 
-async def _serve(opened: AbstractAsyncContextManager[ChatService], host: str, port: int) -> None:
+async def _serve(
+    settings: Settings,
+    chat: ChatSettings,
+    authenticator: Authenticator,
+    host: str,
+    port: int,
+    tracing: Tracing,
+) -> None:
     listening = listen(host, port)
-    async with opened as service:
+    async with chat_service(settings, chat, authenticator, tracing=tracing) as service:
         gc.collect()
         gc.freeze()
         gc.set_threshold(10_000, 50, 100)

@@ -13,7 +13,6 @@ import typer
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from adapters.http_door import listen
 from adapters.models.scripted import CallsTools, Says, ScriptedModel, Step
 from api.auth import LocalOnly
 from channels.chat import tool
@@ -24,6 +23,7 @@ from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.models import LLMRequest, ToolCall
 from service.chat import chat_server, chat_service
 from service.logs import configure_logging
+from service.serving import served_here
 from service.settings import Settings
 
 USER: Final = "demo"
@@ -146,17 +146,12 @@ async def _demonstrated(as_json: bool) -> int:
         async with chat_service(settings, chat, LocalOnly(), model=model) as service:
             for row in AGENTS:
                 await service.table.create("default", cast("Any", dict(row)), "demo")
-            listening = listen("127.0.0.1", 0)
-            server = chat_server(service.app)
-            serving = asyncio.create_task(server.serve(sockets=[listening]))
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            try:
-                async with chat_client(url, USER) as client:
-                    for number, line in enumerate(LINES, start=1):
-                        await _exchange(client, f"m-{number}", line, as_json, lambda: "yes")
-            finally:
-                server.should_exit = True
-                await serving
+            async with (
+                served_here(chat_server(service.app)) as address,
+                chat_client(f"http://{address}", USER) as client,
+            ):
+                for number, line in enumerate(LINES, start=1):
+                    await _exchange(client, f"m-{number}", line, as_json, lambda: "yes")
     return 0
 
 

@@ -2,28 +2,25 @@
 
 import gc
 import os
-import signal
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import structlog
 import typer
 import uvicorn
-import uvloop
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from adapters.http_door import Door, DoorLimits, door_server, listen, origin
-from adapters.telemetry import tracing_to
-from api.auth import Authenticator, LocalOnly, Principal, authenticator_for, refuse_proxied, require
+from api.auth import Authenticator, authenticator_for
 from channels.gateway import accounts, cache, ollama, upstreams
 from channels.gateway.answering import Answering
-from channels.gateway.app import MOST_BODY_BYTES, Doorkeeper, GatewayRoutes, Scope, gateway_app
+from channels.gateway.app import MOST_BODY_BYTES, Doorkeeper, GatewayRoutes, gateway_app
 from channels.gateway.config import Backend, GatewayFile, GatewaySettings, read_gateway_file
 from channels.gateway.database import FILE_NAME, GatewayDatabase
 from channels.gateway.routing import Breaker, Routing, Server
@@ -32,7 +29,7 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.ports.outbound import header_key
 from flow_engine.ports.telemetry import Tracing, Untraced
 from service.assistant import OwnDoor, assistant_routes
-from service.logs import configure_logging
+from service.serving import KeyDoor, run_until_stopped
 from service.settings import Settings, read_settings
 
 log: Any = structlog.get_logger("flow_engine.gateway")
@@ -42,20 +39,6 @@ class GatewayDoor(Door):
     """Bodies may carry images."""
 
     limits = DoorLimits(body_bytes=MOST_BODY_BYTES)
-
-
-class KeyDoor:
-    """Implements the gateway's `Doorkeeper` by the API keys of the engine."""
-
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
-
-    def admit(self, request: Request, scope: Scope) -> Principal:
-        if isinstance(self._authenticator, LocalOnly):
-            refuse_proxied(request.scope["headers"])
-        principal = self._authenticator.authenticate(request.scope["headers"])
-        require(principal, (scope,))
-        return principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +117,7 @@ def serve_until_stopped(config: Path | None, host: str, port: int) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
     settings, gateway = read_settings(Settings), read_settings(GatewaySettings)
     file, authenticator = gateway_file(config, gateway), authenticator_for(settings.api_keys_file, host)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tracing_to(settings.traces) as tracing:
-        configure_logging(settings.log_level, tracing)
-        try:
-            uvloop.run(_serve(settings, gateway, file, authenticator, tracing, host, port))
-        except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
-            return
+    run_until_stopped(settings, partial(_serve, settings, gateway, file, authenticator, host, port))
 
 
 async def _serve(
@@ -148,9 +125,9 @@ async def _serve(
     gateway: GatewaySettings,
     file: GatewayFile,
     authenticator: Authenticator,
-    tracing: Tracing,
     host: str,
     port: int,
+    tracing: Tracing,
 ) -> None:
     listening = listen(host, port)
     at = cast("int", listening.getsockname()[1])

@@ -17,7 +17,6 @@ import orjson
 import typer
 import uvicorn
 
-from adapters.http_door import listen
 from adapters.models.scripted import Answers, CallsTools, Says, ScriptedModel, Step
 from adapters.outbound.client import GuardedClient
 from channels.mail import loading, ports, routing
@@ -27,6 +26,7 @@ from flow_engine.ports.models import LLMRequest, ToolCall
 from flow_engine.values import JsonValue
 from service.logs import configure_logging
 from service.mail import Trial, item_lines, mail_outbound
+from service.serving import served_here
 from service.settings import Settings
 
 _HERE: Final = Path(__file__).resolve()
@@ -201,12 +201,7 @@ async def _pharmacy() -> AsyncGenerator[str]:
         raise CallTheOperator("examples_missing", f"{EXAMPLES} has no pharmacy that can be loaded")
     example: Any = sys.modules.setdefault(found.name, module_from_spec(found))
     found.loader.exec_module(example)
-    listening = listen("127.0.0.1", 0)
     app = example.pharmacy_app()
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", access_log=False, log_config=None))
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await serving
+    async with served_here(server) as address:
+        yield f"http://{address}"

@@ -24,6 +24,7 @@ from api.auth import LOCAL
 from flow_engine.errors import FlowEngineError
 from flow_engine.ports.telemetry import Tracing
 from service import background, logs, supervisor, wiring
+from service.serving import run_until_stopped
 from service.settings import Settings, refusal_line
 
 FINISHED_WITHIN_S: Final = 10
@@ -36,24 +37,16 @@ log: Any = structlog.get_logger("flow_engine.service")
 def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start, or the port
     is not free. Prints its URL on standard error."""
-    # uvicorn passes a signal on when it has shut down: SIGTERM's own default would end the process there,
-    # before jobs are given back and traces sent.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     _end_in_order_at_a_hangup()
-    with telemetry.tracing_to(settings.traces) as tracing:
-        logs.configure_logging(settings.log_level, tracing)
 
-        async def serve() -> None:
-            service = wiring.build_service(settings, host=host, port=port, tracing=tracing)
-            async with opened(service, settings) as app:
-                listening = http_door.listen(host, port)
-                _announce(host, port)
-                await _Server(server_config(app), service.end_streams).serve([listening])
+    async def serve(tracing: Tracing) -> None:
+        service = wiring.build_service(settings, host=host, port=port, tracing=tracing)
+        async with opened(service, settings) as app:
+            listening = http_door.listen(host, port)
+            _announce(host, port)
+            await _Server(server_config(app), service.end_streams).serve([listening])
 
-        try:
-            uvloop.run(serve())
-        except KeyboardInterrupt:  # uvicorn has shut down in order before it passes the signal on
-            return
+    run_until_stopped(settings, serve)
 
 
 def _end_in_order_at_a_hangup() -> None:

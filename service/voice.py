@@ -26,7 +26,7 @@ import uvloop
 from picows import WSListener
 from pydantic import SecretStr
 
-from adapters.http_door import listen, origin
+from adapters.http_door import origin
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import BuilderRegistry, installed_builders
@@ -45,6 +45,7 @@ from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding
 from flow_engine.ports.outbound import OutboundSender, header_key
 from service import late
 from service.logs import configure_logging
+from service.serving import served_here
 from service.settings import read_settings
 
 if TYPE_CHECKING:
@@ -374,16 +375,13 @@ async def trial_agent(
     settings = VoiceSettings.model_validate(
         {**defaults, "realtime_url": model_url, "openai_api_key": SecretStr("trial")}
     )
-    async with voice_agent(settings, lambda: loaded, recordings) as agent:
-        listening = listen("127.0.0.1", 0)
-        server = server_of(agent.app)
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
+    async with (
+        voice_agent(settings, lambda: loaded, recordings) as agent,
+        served_here(server_of(agent.app)) as address,
+    ):
         try:
             yield TrialAgent(
                 f"http://{address}", f"ws://{address}/media-stream", loaded.config, loaded.warnings
             )
         finally:
             await agent.answering.close()
-            server.should_exit = True
-            await serving

@@ -14,7 +14,6 @@ import orjson
 import typer
 from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType] - it names anyio loosely
 
-from adapters.http_door import listen
 from adapters.models import factory, fake_openai, scripted
 from api.auth import LocalOnly
 from channels.gateway.config import ADDRESSES, GatewayFile, GatewaySettings, is_address
@@ -28,8 +27,9 @@ from channels.workspace.undo import undo
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import ToolCall
 from service.assistant import Base, assistant_model
-from service.gateway import KeyDoor, gateway_file, gateway_server, gateway_service
+from service.gateway import gateway_file, gateway_server, gateway_service
 from service.logs import configure_logging
+from service.serving import KeyDoor, served_here
 from service.settings import Settings, read_settings
 from service.workspace import Options, open_workspace
 
@@ -68,15 +68,11 @@ async def gateway_base(
     settings = read_settings(Settings)
     if data_dir or "data_dir" not in settings.model_fields_set:
         settings = settings.model_copy(update={"data_dir": data_dir or Path.home() / FOLDER})
-    async with gateway_service(settings, gateway, file, KeyDoor(LocalOnly())) as service:
-        listening = listen("127.0.0.1", 0)
-        server = gateway_server(service.app, signals=False)
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        try:
-            yield Base(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", None, file.assistant.model)
-        finally:
-            server.should_exit = True
-            await serving
+    async with (
+        gateway_service(settings, gateway, file, KeyDoor(LocalOnly())) as service,
+        served_here(gateway_server(service.app, signals=False)) as address,
+    ):
+        yield Base(f"http://{address}/v1", None, file.assistant.model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,10 @@ Scope = Literal["gateway", "workspace"]
 
 
 class Doorkeeper(Protocol):
-    """Raises CorrectTheInput: `key_missing`, `key_unknown`, `scope_missing`, `host_not_local` and the
-    like."""
+    """Any one of the scopes is enough. Raises CorrectTheInput: `key_missing`, `key_unknown`, `scope_missing`,
+    `host_not_local` and the like."""
 
-    def admit(self, request: Request, scope: Scope) -> Principal: ...
+    def admit(self, request: Request, scopes: Sequence[Scope], /) -> Principal: ...
 
 
 _REFUSED: Final = {"key_missing": 401, "key_unknown": 401}
@@ -50,7 +50,7 @@ _BODY_REFUSED: Final = {"too_large": 413, "too_slow": 408, "json_invalid": 400}
 def admitted(doorkeeper: Doorkeeper, request: Request, scope: Scope) -> Principal:
     """Raises ApiError 401 for a key that is missing or unknown, 403 for one that may not."""
     try:
-        return doorkeeper.admit(request, scope)
+        return doorkeeper.admit(request, (scope,))
     except CorrectTheInput as refused:
         status = _REFUSED.get(refused.code, 403)
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}

@@ -31,7 +31,8 @@ from channels.voice.testing.script import Reaction, Say, Script
 from channels.voice.testing.sockets import eventually
 from service.assistant import OwnDoor, assistant_routes
 from service.chat import chat_service
-from service.gateway import KeyDoor, gateway_service
+from service.gateway import gateway_service
+from service.serving import KeyDoor
 from service.settings import Settings
 from tests.adapters.test_http_door import behind_a_door
 from tests.channels.chat.harness import FINE, WEATHER, running_chat

@@ -20,7 +20,8 @@ from channels.gateway.config import GatewayFile, GatewaySettings
 from channels.gateway.connection import Pool
 from channels.gateway.wire import EventReader
 from flow_engine.ports.telemetry import Tracing
-from service.gateway import KeyDoor, gateway_server, gateway_service
+from service.gateway import gateway_server, gateway_service
+from service.serving import KeyDoor
 from service.settings import Settings
 from tests.adapters.models.exact_server import Reply
 

@@ -19,7 +19,8 @@ from api.auth import Keyring, LocalOnly, Principal
 from channels.gateway.config import GatewayFile, GatewaySettings
 from flow_engine.ports.models import ToolCall
 from service.assistant import OwnDoor, assistant_routes
-from service.gateway import KeyDoor, gateway_server, gateway_service
+from service.gateway import gateway_server, gateway_service
+from service.serving import KeyDoor
 from service.settings import Settings
 
 pytestmark = pytest.mark.anyio

@@ -1,0 +1,58 @@
+"""What programs that serve have in common: keys at the door, an end in order, a server as long as a block."""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import uvicorn
+import uvloop
+from starlette.requests import HTTPConnection
+
+from adapters.http_door import listen
+from adapters.telemetry import tracing_to
+from api.auth import Authenticator, LocalOnly, Principal, Scope, refuse_proxied, require
+from flow_engine.ports.telemetry import Tracing
+from service.logs import configure_logging
+from service.settings import Settings
+
+
+class KeyDoor:
+    """Implements the doorkeepers of the chat and of the gateway by the API keys of the engine."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    def check(self, connection: HTTPConnection) -> None:
+        if isinstance(self._authenticator, LocalOnly):
+            refuse_proxied(connection.scope["headers"])
+
+    def admit(self, connection: HTTPConnection, scopes: Sequence[Scope]) -> Principal:
+        self.check(connection)
+        principal = self._authenticator.authenticate(connection.scope["headers"])
+        require(principal, scopes)
+        return principal
+
+
+def run_until_stopped(settings: Settings, serve: Callable[[Tracing], Coroutine[Any, Any, None]]) -> None:
+    """Serves with uvicorn until SIGINT or SIGTERM, with traces and logs as the settings say."""
+    # uvicorn passes a signal on when it has shut down: SIGTERM's own default would end the process there,
+    # before jobs are given back and traces sent.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tracing_to(settings.traces) as tracing:
+        configure_logging(settings.log_level, tracing)
+        with suppress(KeyboardInterrupt):
+            uvloop.run(serve(tracing))
+
+
+@asynccontextmanager
+async def served_here(server: uvicorn.Server) -> AsyncGenerator[str]:
+    """Serves on a free port of loopback until the block ends. Its `host:port`."""
+    listening = listen("127.0.0.1", 0)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
