@@ -1,10 +1,11 @@
 """Every setting of the voice agent, read from the environment."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from adapters.models.tools import Approval, read_rules
@@ -18,16 +19,27 @@ from channels.voice.wires.realtime_urls import DEFAULT_URL
 from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.ports.outbound import OutboundSender, header_key
 
+_Text = TypeVar("_Text", str, SecretStr)
 
-def _as_told(read: Callable[[str], object], text: str) -> str:
-    """The text, which `read` can take; its refusal is an error of the setting."""
-    try:
-        read(text)
-    except CorrectTheInput as wrong:
-        raise ValueError("; ".join(each.message for each in wrong.findings)) from wrong
-    except CallTheOperator as wrong:
-        raise ValueError(wrong.detail) from wrong
-    return text
+
+def _taken_by(read: Callable[[str], object]) -> AfterValidator:
+    """A text, or a secret, that `read` can take; its refusal is an error of the setting."""
+
+    def checked(given: _Text) -> _Text:
+        try:
+            read(given.get_secret_value() if isinstance(given, SecretStr) else given)
+        except CorrectTheInput as wrong:
+            raise ValueError("; ".join(each.message for each in wrong.findings)) from wrong
+        except CallTheOperator as wrong:
+            raise ValueError(wrong.detail) from wrong
+        return given
+
+    return AfterValidator(checked)
+
+
+def _key(given: SecretStr) -> SecretStr | None:
+    key = header_key(given.get_secret_value())
+    return None if key is None else SecretStr(key)
 
 
 class VoiceSettings(CarrierSettings):
@@ -37,23 +49,25 @@ class VoiceSettings(CarrierSettings):
         env_prefix="FLOW_ENGINE_", frozen=True, extra="ignore", env_ignore_empty=True, populate_by_name=True
     )
 
-    openai_api_key: SecretStr | None = Field(
+    openai_api_key: Annotated[SecretStr, AfterValidator(_key)] | None = Field(
         default=None, validation_alias="OPENAI_API_KEY", description="Key for the model's server"
     )
-    openai_webhook_secret: SecretStr | None = Field(
+    openai_webhook_secret: Annotated[SecretStr, _taken_by(WebhookVerifier.checked)] | None = Field(
         default=None,
         validation_alias="OPENAI_WEBHOOK_SECRET",
         description="What OpenAI signs its webhooks with, whsec_...; unset: no SIP calls",
     )
-    realtime_url: str = Field(
-        default=DEFAULT_URL,
-        description="The model's server, wss:// or ws://; SIP calls are steered beside it",
+    realtime_url: Annotated[str, AfterValidator(partial(base_url, schemes=("wss", "ws"), query=True))] = (
+        Field(
+            default=DEFAULT_URL,
+            description="The model's server, wss:// or ws://; SIP calls are steered beside it",
+        )
     )
-    public_url: str | None = Field(
+    public_url: Annotated[str, AfterValidator(base_url)] | None = Field(
         default=None,
         description="Where Twilio reaches this agent, https://host; unset: as asked, seen through proxies",
     )
-    trusted_proxies: str = Field(
+    trusted_proxies: Annotated[str, _taken_by(parse_proxies)] = Field(
         default="",
         description="Addresses or CIDR, comma-separated, whose X-Forwarded-* headers are believed",
     )
@@ -66,12 +80,12 @@ class VoiceSettings(CarrierSettings):
     voice_drain_s: float = Field(
         default=60.0, ge=0, le=86_400, description="Seconds that calls may go on after SIGTERM"
     )
-    voice_tool_rules: str = Field(
+    voice_tool_rules: Annotated[str, _taken_by(read_rules)] = Field(
         default="",
         description="What the operator says of tools, decision:tool after commas, such as forbid:refund_*; "
         "prompt refuses too, as nobody can be asked in a call",
     )
-    voice_redis_url: SecretStr | None = Field(
+    voice_redis_url: Annotated[SecretStr, _taken_by(checked_redis_url)] | None = Field(
         default=None,
         description="The flow engine's Redis, whose notices are followed; unset: the engine is asked",
     )
@@ -85,58 +99,12 @@ class VoiceSettings(CarrierSettings):
         default=None,
         description="Directory for on_end requests that have not been answered; unset: kept in memory only",
     )
-    outbound_allow: str = Field(
+    outbound_allow: Annotated[str, _taken_by(AllowList.parse)] = Field(
         default="", description="Hosts, host:port or CIDR, comma-separated, that outbound calls may reach"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level logged; debug shows what callers say"
     )
-
-    @field_validator("voice_tool_rules")
-    @classmethod
-    def _are_rules(cls, text: str) -> str:
-        read_rules(text)
-        return text
-
-    @field_validator("outbound_allow")
-    @classmethod
-    def _is_an_allow_list(cls, text: str) -> str:
-        return _as_told(AllowList.parse, text)
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _are_networks(cls, text: str) -> str:
-        return _as_told(parse_proxies, text)
-
-    @field_validator("openai_api_key")
-    @classmethod
-    def _is_a_key(cls, given: SecretStr | None) -> SecretStr | None:
-        key = None if given is None else header_key(given.get_secret_value())
-        return None if key is None else SecretStr(key)
-
-    @field_validator("openai_webhook_secret")
-    @classmethod
-    def _is_a_signing_key(cls, secret: SecretStr | None) -> SecretStr | None:
-        if secret is not None:
-            _as_told(WebhookVerifier.checked, secret.get_secret_value())
-        return secret
-
-    @field_validator("voice_redis_url")
-    @classmethod
-    def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None:
-            checked_redis_url(url.get_secret_value())
-        return url
-
-    @field_validator("realtime_url")
-    @classmethod
-    def _is_websocket(cls, url: str) -> str:
-        return base_url(url, ("wss", "ws"), query=True)
-
-    @field_validator("public_url")
-    @classmethod
-    def _is_http(cls, url: str | None) -> str | None:
-        return None if url is None else base_url(url)
 
     def approval(self) -> Approval:
         """Who decides on the calls of tools: the operator's rules, and nobody to ask."""
