@@ -1,7 +1,6 @@
 """The HTTP application: endpoints of a table behind one way in, and every error as a problem document."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -15,26 +14,12 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.agent_runs import AgentRunRoutes
 from api.auth import Authenticator, LocalOnly, proxy_header, refuse_proxied
-from api.console import KeyRoutes, console_routes
-from api.conversations import AgentRoutes, MemoryRoutes
-from api.designers import DesignerRoutes
-from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
-from api.endpoints import PREFIX, Endpoint
+from api.console import console_routes
+from api.endpoints import PREFIX, Endpoint, Room
 from api.gateway import Guarded, Metrics, WayIn
-from api.history import HistoryRoutes
-from api.migrations import MigrationRoutes
 from api.openapi import openapi_document, prefix_of, reference_routes
-from api.operations import OperationsRoutes
-from api.operators import OperatorRoutes
 from api.problems import bugs_answered, error_response, internal_error, problem_response
-from api.programs import ProgramRoutes
-from api.replays import ReplayRoutes
-from api.scores import ScoreRoutes
-from api.simulations import SimulationRoutes
-from api.tags import TagRoutes
-from api.tries import TryRoutes
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.telemetry import Tracing, Untraced
 
@@ -65,52 +50,8 @@ class _PartOfConversation(Route):
         return super().matches(scope)
 
 
-@dataclass(frozen=True, slots=True)
-class Routes:
-    agents: AgentRoutes
-    memory: MemoryRoutes
-    designers: DesignerRoutes
-    tags: TagRoutes
-    scores: ScoreRoutes
-    migrations: MigrationRoutes
-    agent_runs: AgentRunRoutes
-    diagrams: DiagramRoutes
-    helpers: HelperRoutes
-    schemas: SchemaRoutes
-    operators: OperatorRoutes
-    operations: OperationsRoutes
-    programs: ProgramRoutes
-    history: HistoryRoutes
-    replays: ReplayRoutes
-    tries: TryRoutes
-    simulations: SimulationRoutes
-    keys: KeyRoutes = field(default_factory=KeyRoutes)
-
-    def endpoints(self) -> list[Endpoint]:
-        return [
-            *self.agents.endpoints(),
-            *self.memory.endpoints(),
-            *self.designers.endpoints(),
-            *self.tags.endpoints(),
-            *self.scores.endpoints(),
-            *self.migrations.endpoints(),
-            *self.agent_runs.endpoints(),
-            *self.diagrams.endpoints(),
-            *self.helpers.endpoints(),
-            *self.schemas.endpoints(),
-            *self.operators.endpoints(),
-            *self.operations.endpoints(),
-            *self.programs.endpoints(),
-            *self.history.endpoints(),
-            *self.replays.endpoints(),
-            *self.tries.endpoints(),
-            *self.simulations.endpoints(),
-            *self.keys.endpoints(),
-        ]
-
-
 def create_app(
-    routes: Routes,
+    rooms: Sequence[Room],
     authenticator: Authenticator,
     metrics: Metrics,
     *,
@@ -120,9 +61,9 @@ def create_app(
     cors_origins: Sequence[str] = (),
     named_hosts: bool = False,
 ) -> FastAPI:
-    """`unlisted` endpoints pass the same way in, but stand at the root and outside the OpenAPI document.
-    Pages of `cors_origins` may read replies; for `named_hosts` see `WayIn`. Raises ValueError for a hot
-    endpoint that the table cannot find. `cors_origins` are URLs without a path."""
+    """The endpoints of `rooms`, looked through in order. `unlisted` ones pass the same way in, but stand at
+    the root and outside the OpenAPI document. Pages of `cors_origins`, URLs without a path, may read replies;
+    for `named_hosts` see `WayIn`. Raises ValueError for a hot endpoint that the table cannot find."""
     register_url_convertor("id", _AnyId())
 
     hot = HotEndpoints()
@@ -136,7 +77,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    endpoints = routes.endpoints()
+    endpoints = [row for room in rooms for row in room.endpoints()]
     way_in = WayIn(authenticator, metrics, tracing or Untraced(), named_hosts)
     for endpoint in endpoints:
         guarded = Guarded(endpoint, way_in)

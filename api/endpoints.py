@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import msgspec
 import orjson
@@ -240,6 +240,12 @@ class Endpoint:
     @property
     def path(self) -> str:
         return self.route.partition(" ")[2]
+
+
+class Room(Protocol):
+    """Endpoints that belong together, with what they need."""
+
+    def endpoints(self) -> Sequence[Endpoint]: ...
 
 
 for_agents = partial(Endpoint, audience="agents", scopes=("agent",))

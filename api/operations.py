@@ -1,20 +1,46 @@
-"""Routes for operators behind a key: health, jobs, dead letters, events, model calls, latency of routes."""
+"""Routes for operators: health and metrics, which need no key; and behind one stores, jobs, dead letters,
+events, model calls, latency of routes."""
 
 from asyncio import gather
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.endpoints import Call, Endpoint, Parameter, for_watchers, json_response
-from api.operators import Probe, verdicts
-from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.errors import CallTheOperator, FlowEngineError, RetryLater
 from flow_engine.use_cases import operating
 
 ROWS, ROWS_AT_MOST = 50, 200
 SECONDS, REQUESTS = "flow_engine_http_request_seconds", "flow_engine_http_requests"
+
+Probe = Callable[[], Awaitable[None]]
+
+
+class Health(TypedDict):
+    status: str
+
+
+class Readiness(TypedDict):
+    """`checks` tells of every store `ok` or why it is not."""
+
+    status: str
+    checks: Mapping[str, str]
+
+
+async def verdicts(probes: Mapping[str, Probe]) -> Mapping[str, str | None]:
+    """By the name of what was asked, why it is not ready; None where it is."""
+    found: dict[str, str | None] = {}
+    for name, probe in probes.items():
+        try:
+            await probe()
+            found[name] = None
+        except FlowEngineError as error:
+            found[name] = error.detail
+    return found
 
 
 class StoreRow(TypedDict):
@@ -53,7 +79,8 @@ class LatencyReply(TypedDict):
 
 
 class OperationsRoutes:
-    """`probes` and `scrape` as of `OperatorRoutes`."""
+    """`probes` by the name of what they ask; one raises a FlowEngineError while its store is not ready.
+    `scrape` gives the metrics in Prometheus's text format."""
 
     def __init__(
         self,
@@ -66,6 +93,19 @@ class OperationsRoutes:
         self._probes = dict(probes)
         self._scrape = scrape
         self._release = release
+
+    async def alive(self, call: Call) -> Response:
+        return json_response(Health(status="ok"))
+
+    async def ready(self, call: Call) -> Response:
+        """503 while a store is not ready. `Retry-After` is 1 second."""
+        checks = {name: verdict or "ok" for name, verdict in (await verdicts(self._probes)).items()}
+        ready = all(verdict == "ok" for verdict in checks.values())
+        reply = Readiness(status="ok" if ready else "unavailable", checks=checks)
+        return json_response(reply, 200 if ready else 503, None if ready else {"Retry-After": "1"})
+
+    async def metrics(self, call: Call) -> Response:
+        return Response(await self._scrape(), media_type=CONTENT_TYPE_LATEST)
 
     async def overview(self, call: Call) -> Response:
         """200 also while a store is away: what it would have told is left out."""
@@ -116,6 +156,7 @@ class OperationsRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
+            *self._open_to_all(),
             for_watchers(
                 "GET /operations",
                 self.overview,
@@ -123,6 +164,18 @@ class OperationsRoutes:
                 OperationsReply,
             ),
             for_watchers("GET /operations/latency", self.latency, "How long each route takes", LatencyReply),
+            *self._of_work(),
+            for_watchers(
+                "GET /live-conversations",
+                self.live,
+                "How many conversations are not closed, by version",
+                operating.LiveReply,
+                scopes=("operator", "designer"),
+            ),
+        ]
+
+    def _of_work(self) -> list[Endpoint]:
+        return [
             for_watchers(
                 "GET /jobs",
                 self.jobs,
@@ -158,12 +211,30 @@ class OperationsRoutes:
                 operating.ModelCallsReply,
                 parameters=(_BEFORE_ENTRY, LIMIT),
             ),
-            for_watchers(
-                "GET /live-conversations",
-                self.live,
-                "How many conversations are not closed, by version",
-                operating.LiveReply,
-                scopes=("operator", "designer"),
+        ]
+
+    def _open_to_all(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                "GET /health/live", self.alive, "The process answers", Health, audience="operators", scopes=()
+            ),
+            Endpoint(
+                "GET /health/ready",
+                self.ready,
+                "Every store that requests need answers",
+                Readiness,
+                audience="operators",
+                scopes=(),
+                problems=(503,),
+            ),
+            Endpoint(
+                "GET /metrics",
+                self.metrics,
+                "Prometheus metrics",
+                str,
+                audience="operators",
+                scopes=(),
+                media_types=("text/plain",),
             ),
         ]
 

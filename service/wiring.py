@@ -26,19 +26,20 @@ from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
 from adapters.telemetry import ObservedFlowStore, ObservedVersionStore, observed_memory
 from api.agent_runs import AgentRunRoutes
-from api.app import Routes, create_app
+from api.app import create_app
 from api.auth import Authenticator, authenticator_for
+from api.console import KeyRoutes
 from api.conversations import AgentRoutes, MemoryRoutes
 from api.design_tools import DesignTools
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
+from api.endpoints import Room
 from api.gateway import REQUEST_BASE_URL, Metrics
 from api.history import HistoryRoutes
 from api.mcp_endpoint import McpEndpoint
 from api.mcp_tools import ConversationTools
 from api.migrations import MigrationRoutes
 from api.operations import OperationsRoutes
-from api.operators import OperatorRoutes
 from api.playing_tools import PlayingTools
 from api.programs import ProgramRoutes
 from api.replays import ReplayRoutes
@@ -304,10 +305,10 @@ def assemble(
     mcp = McpEndpoint(rows, metrics, version=version("flow-engine"))
     previews = Previews(designing, History(transactor, journal, memory.listing), transactor)
     trying, simulating = TryRoutes(tries, designing, _played, previews), SimulationRoutes(simulations)
-    tags = TagRoutes(designing.flows, rollouts)
+    tags, replaying = TagRoutes(designing.flows, rollouts), ReplayRoutes(replays)
     chat = ChatWatch(records_of(database, "chat_decisions"), records_of(database, "agent_runs"))
     programs = ProgramRoutes(voice_source(settings), chat)
-    doors = Doors(metrics, mcp, watching, ReplayRoutes(replays), trying, simulating, tags, programs)
+    doors = Doors(metrics, mcp, (tags, programs, watching, replaying, trying, simulating))
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
     opened = partial(dependencies.opened, settings, designing.submissions)
@@ -390,12 +391,7 @@ class Doors:
 
     metrics: Metrics
     mcp: McpEndpoint
-    history: HistoryRoutes
-    replays: ReplayRoutes
-    tries: TryRoutes
-    simulations: SimulationRoutes
-    tags: TagRoutes
-    programs: ProgramRoutes
+    rooms: Sequence[Room]
 
 
 def _application(
@@ -412,28 +408,23 @@ def _application(
     release, scrape = version("flow-engine"), dependencies.scrape or doors.metrics.scrape
     probes = {"memory": memory.ready, "flows": dependencies.database.connection.ready}
     stores = OperationsStores(memory.operations, RedisDeadLetters(memory.driver), memory.listing)
-    routes = Routes(
-        agents=AgentRoutes(conversations, dialogue),
-        memory=MemoryRoutes(dialogue),
-        designers=DesignerRoutes(designing),
-        migrations=MigrationRoutes(Migrations(transactor, memory.index)),
-        history=doors.history,
-        replays=doors.replays,
-        tries=doors.tries,
-        simulations=doors.simulations,
-        agent_runs=AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
-        scores=ScoreRoutes(designing.flows, Scoring(transactor, model)),
-        tags=doors.tags,
-        diagrams=DiagramRoutes(designing.flows, Graphviz()),
-        helpers=HelperRoutes(load_model_catalog(), prompts, rewriter),
-        schemas=SchemaRoutes(),
-        operators=OperatorRoutes(probes, scrape),
-        programs=doors.programs,
-        operations=OperationsRoutes(Operations(stores, dependencies.clock, price), probes, scrape, release),
+    rooms = (
+        AgentRoutes(conversations, dialogue),
+        MemoryRoutes(dialogue),
+        DesignerRoutes(designing),
+        ScoreRoutes(designing.flows, Scoring(transactor, model)),
+        MigrationRoutes(Migrations(transactor, memory.index)),
+        AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
+        DiagramRoutes(designing.flows, Graphviz()),
+        HelperRoutes(load_model_catalog(), prompts, rewriter),
+        SchemaRoutes(),
+        OperationsRoutes(Operations(stores, dependencies.clock, price), probes, scrape, release),
+        KeyRoutes(),
+        *doors.rooms,
     )
     return partial(
         create_app,
-        routes,
+        rooms,
         metrics=doors.metrics,
         version=release,
         unlisted=(doors.mcp.row(),),
