@@ -1,11 +1,16 @@
 """Modules that take long to load, each loaded when a command first reads its name here.
 
 `flow-engine flow validate` must not wait for servers, stores, model SDKs or MCP's SDK. This is the one place
-that loads late: type checkers and the import contracts see the imports below, the process the table.
+that loads late: type checkers and the import contracts see the imports below, the process the table of those
+from elsewhere.
 """
 
+# What is imported here is used elsewhere.
+# ruff: noqa: F401
+# pyright: reportUnusedImport=false
+
 from importlib import import_module
-from types import ModuleType
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,49 +55,6 @@ if TYPE_CHECKING:
         workspace_terminal,
     )
 
-__all__ = [
-    "background",
-    "chat",
-    "chat_settings",
-    "chat_terminal",
-    "extraction",
-    "gateway",
-    "gateway_cache",
-    "gateway_database",
-    "gateway_settings",
-    "gateway_usage",
-    "in_process_memory",
-    "mail",
-    "mail_demo",
-    "mail_serve",
-    "memory_notices",
-    "model_providers",
-    "mongo_archive",
-    "mongo_records",
-    "mongo_store",
-    "outbound_policy",
-    "recorded_tests",
-    "redis_py",
-    "replay_reports",
-    "replaying",
-    "running",
-    "scenario_results",
-    "scenarios",
-    "simulated_calls",
-    "simulating",
-    "simulation",
-    "voice",
-    "voice_demo",
-    "voice_flows",
-    "voice_manager",
-    "voice_replay",
-    "voice_settings",
-    "workspace",
-    "workspace_run",
-    "workspace_settings",
-    "workspace_terminal",
-]
-
 _ELSEWHERE = {
     "extraction": "adapters.extraction",
     "chat_settings": "channels.chat.settings",
@@ -118,9 +80,9 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> object:
-    """The module of that name; AttributeError for one that is not listed."""
-    if name not in __all__:
+    """The module of that name; AttributeError where there is none."""
+    path = _ELSEWHERE.get(name, f"service.{name}")
+    if find_spec(path) is None:
         raise AttributeError(name)
-    module: ModuleType = import_module(_ELSEWHERE.get(name, f"service.{name}"))
-    globals()[name] = module
-    return module
+    globals()[name] = import_module(path)
+    return globals()[name]
