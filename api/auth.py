@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args, overload
+from typing import Annotated, Literal, cast, get_args, overload
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
 )
 
-from flow_engine.documents.findings import breaches_of, read_beside
+from flow_engine.documents.findings import breaches_of, reading_beside
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 
 Scope = Literal["designer", "agent", "tools", "chat", "gateway", "workspace", "operator", "privacy", "admin"]
@@ -80,6 +79,11 @@ def _of_a_key(digest: str) -> str:
     return digest
 
 
+def _secret_faults(fields: Mapping[str, object]) -> Iterator[str]:
+    if (fields.get("key") is None) == (fields.get("sha256") is None):
+        yield "give either 'key' or 'sha256'"
+
+
 class _KeyEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -89,14 +93,7 @@ class _KeyEntry(BaseModel):
     scopes: tuple[Scope, ...]
     name: str = "key"
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _one_secret(cls, given: Any, read: ModelWrapValidatorHandler[_KeyEntry]) -> _KeyEntry:
-        def faults(fields: Mapping[str, object]) -> Iterator[str]:
-            if (fields.get("key") is None) == (fields.get("sha256") is None):
-                yield "give either 'key' or 'sha256'"
-
-        return read_beside(given, read, faults)
+    _one_secret = model_validator(mode="wrap")(reading_beside(_secret_faults))
 
     @property
     def digest(self) -> str:
@@ -129,10 +126,7 @@ class _KeysFile(BaseModel):
 
     keys: tuple[_KeyEntry, ...]
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _each_key_once(cls, given: Any, read: ModelWrapValidatorHandler[_KeysFile]) -> _KeysFile:
-        return read_beside(given, read, _keys_twice)
+    _each_key_once = model_validator(mode="wrap")(reading_beside(_keys_twice))
 
 
 class Keyring:

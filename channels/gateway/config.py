@@ -27,20 +27,19 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Final, Literal, cast
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     ValidationError,
     field_validator,
     model_validator,
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from flow_engine.documents.findings import read_beside, told_of_file
+from flow_engine.documents.findings import reading_beside, told_of_file
 from flow_engine.errors import CallTheOperator
 
 Kind = Literal["ollama", "openai", "vllm", "gemini"]
@@ -59,6 +58,13 @@ def is_address(text: str) -> bool:
     """Whether a server can be asked there."""
     match = _ADDRESS.fullmatch(text)
     return match is not None and text.isascii() and int(match[1] or 0) <= 65_535
+
+
+def _kind_faults(fields: Mapping[str, object]) -> Iterator[str]:
+    if fields.get("kind") in _HOSTED and any(fields.get(name) is not None for name in _OLLAMA):
+        yield "num_ctx and keep_alive are for kind 'ollama'"
+    if not (fields.get("models") or fields.get("aliases")):
+        yield "a backend names at least one model, in 'models' or 'aliases'"
 
 
 class Backend(BaseModel):
@@ -87,16 +93,7 @@ class Backend(BaseModel):
             raise ValueError(ADDRESSES)
         return value.rstrip("/")
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _settings_of_its_kind(cls, given: Any, read: ModelWrapValidatorHandler[Backend]) -> Backend:
-        def faults(fields: Mapping[str, object]) -> Iterator[str]:
-            if fields.get("kind") in _HOSTED and any(fields.get(name) is not None for name in _OLLAMA):
-                yield "num_ctx and keep_alive are for kind 'ollama'"
-            if not (fields.get("models") or fields.get("aliases")):
-                yield "a backend names at least one model, in 'models' or 'aliases'"
-
-        return read_beside(given, read, faults)
+    _settings_of_its_kind = model_validator(mode="wrap")(reading_beside(_kind_faults))
 
     def resolved(self, public: str) -> str | None:
         """The server's own name of a model that clients know as `public`; None when it is not here."""
@@ -134,6 +131,22 @@ class Budget(BaseModel):
     usd_per_day: Annotated[float, Field(ge=0)] | None = None
 
 
+def _names_that_clash(fields: Mapping[str, object]) -> Iterator[str]:
+    backends, workspaces = (_named(fields.get(kind)) for kind in ("backends", "workspaces"))
+    names = [name for name, _ in backends]
+    rows = fields.get("backends")
+    all_named = isinstance(rows, list) and len(cast("list[object]", rows)) == len(backends)
+    problems = [f"two backends are named {name!r}" for name in _twice(names)]
+    problems += [f"two workspaces are named {name!r}" for name in _twice(name for name, _ in workspaces)]
+    for own, backend in backends:
+        listed = backend.get("fallbacks")
+        for name in cast("list[object]", listed) if isinstance(listed, list) else ():
+            if isinstance(name, str) and (name == own or (all_named and name not in names)):
+                problems.append(f"{own!r} cannot fall back on {name!r}")
+    if problems:
+        yield f"{'; '.join(problems)}; backends are: {', '.join(names)}"
+
+
 class GatewayFile(BaseModel):
     """The whole file, frozen: unknown fields, names twice and fallbacks that are none are refused."""
 
@@ -151,26 +164,7 @@ class GatewayFile(BaseModel):
             raise ValueError("accepted is at least one backend")
         return value
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _names_that_fit(cls, given: Any, read: ModelWrapValidatorHandler[GatewayFile]) -> GatewayFile:
-        return read_beside(given, read, _names_that_clash)
-
-
-def _names_that_clash(fields: Mapping[str, object]) -> Iterator[str]:
-    backends, workspaces = (_named(fields.get(kind)) for kind in ("backends", "workspaces"))
-    names = [name for name, _ in backends]
-    rows = fields.get("backends")
-    all_named = isinstance(rows, list) and len(cast("list[object]", rows)) == len(backends)
-    problems = [f"two backends are named {name!r}" for name in _twice(names)]
-    problems += [f"two workspaces are named {name!r}" for name in _twice(name for name, _ in workspaces)]
-    for own, backend in backends:
-        listed = backend.get("fallbacks")
-        for name in cast("list[object]", listed) if isinstance(listed, list) else ():
-            if isinstance(name, str) and (name == own or (all_named and name not in names)):
-                problems.append(f"{own!r} cannot fall back on {name!r}")
-    if problems:
-        yield f"{'; '.join(problems)}; backends are: {', '.join(names)}"
+    _names_that_fit = model_validator(mode="wrap")(reading_beside(_names_that_clash))
 
 
 def _named(rows: object) -> list[tuple[str, Mapping[str, object]]]:

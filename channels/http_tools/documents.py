@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
+from typing import Annotated, Final, Literal, TypeAlias, cast
 
 import pydantic
 from jsonschema import Draft202012Validator
@@ -19,7 +19,7 @@ from adapters.outbound.client import RESERVED_HEADERS
 from channels.http_tools import expressions, json_paths, scope
 from channels.http_tools.templates import JsonTemplate, Mistakes, Template, UrlTemplate
 from flow_engine.conditions.lexing import Mistake
-from flow_engine.documents.findings import read_beside
+from flow_engine.documents.findings import reading_beside
 from flow_engine.errors import Finding, pointer
 from flow_engine.ports.outbound import header_key, is_header_text
 from flow_engine.values import JsonValue, listed
@@ -217,17 +217,8 @@ class RequestFields(Document):
         default=DEFAULT_TIMEOUT_S, gt=0, le=MOST_TIMEOUT_S, allow_inf_nan=False, strict=True
     )
 
-    @pydantic.field_validator("headers", mode="wrap")
-    @classmethod
-    def _headers_have_names(
-        cls, given: object, read: pydantic.ValidatorFunctionWrapHandler
-    ) -> dict[str, Template]:
-        return read_beside(given, read, _header_faults)
-
-    @pydantic.model_validator(mode="wrap")
-    @classmethod
-    def _get_has_no_body(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
-        return read_beside(given, read, _body_faults)
+    _headers_have_names = pydantic.field_validator("headers", mode="wrap")(reading_beside(_header_faults))
+    _get_has_no_body = pydantic.model_validator(mode="wrap")(reading_beside(_body_faults))
 
 
 class HttpRequest(RequestFields):
@@ -275,17 +266,8 @@ class PreStep(RequestFields):
     condition: _StepCondition | None = None
     fail_return: Answer | None = None
 
-    @pydantic.field_validator("extract", mode="wrap")
-    @classmethod
-    def _names_are_free(
-        cls, given: object, read: pydantic.ValidatorFunctionWrapHandler
-    ) -> dict[str, json_paths.JsonPath]:
-        return read_beside(given, read, _extract_faults)
-
-    @pydantic.model_validator(mode="wrap")
-    @classmethod
-    def _does_something(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
-        return read_beside(given, read, _step_faults)
+    _names_are_free = pydantic.field_validator("extract", mode="wrap")(reading_beside(_extract_faults))
+    _does_something = pydantic.model_validator(mode="wrap")(reading_beside(_step_faults))
 
     @property
     def request(self) -> HttpRequest | None:
@@ -322,10 +304,7 @@ class HttpTool(HttpRequest):
     on_success: ToolReturn | None = None
     on_error: ToolReturn | None = None
 
-    @pydantic.model_validator(mode="wrap")
-    @classmethod
-    def _one_body(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
-        return read_beside(given, read, _builder_faults)
+    _one_body = pydantic.model_validator(mode="wrap")(reading_beside(_builder_faults))
 
 
 def _target_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
@@ -346,10 +325,7 @@ class BuiltinTool(Document):
     target: TemplateText | None = None
     on_success_flags: tuple[str, ...] = ()
 
-    @pydantic.model_validator(mode="wrap")
-    @classmethod
-    def _target_belongs_to_transfer(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
-        return read_beside(given, read, _target_faults)
+    _target_belongs_to_transfer = pydantic.model_validator(mode="wrap")(reading_beside(_target_faults))
 
 
 def _tool(value: object, info: pydantic.ValidationInfo) -> HttpTool | BuiltinTool:

@@ -23,14 +23,13 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     ValidationError,
     field_validator,
     model_validator,
@@ -38,13 +37,26 @@ from pydantic import (
 
 from adapters.models.tools import Verdict, strictest
 from channels.workspace.commands import CommandLine, read_line, runs, starts_with
-from flow_engine.documents.findings import problems_of, read_beside, told_of_file
+from flow_engine.documents.findings import problems_of, reading_beside, told_of_file
 from flow_engine.errors import CallTheOperator
 
 ASKING: Final = frozenset(("write_file", "delete_file", "shell_exec"))
 TOOLS: Final = (
     *("list_files", "read_file", "write_file", "delete_file", "search_text", "search_semantic", "shell_exec"),
 )
+
+
+def _command_faults(fields: Mapping[str, object]) -> Iterator[str]:
+    command, tool = fields.get("command"), fields.get("tool")
+    if not isinstance(command, str):
+        return
+    try:
+        if not shlex.split(command):
+            yield "command: at least one word is expected"
+    except ValueError as error:
+        yield f"command: {error}"
+    if (tool in TOOLS and tool != "shell_exec") or fields.get("path") is not None:
+        yield "command is for tool shell_exec, and stands without path"
 
 
 class Rule(BaseModel):
@@ -64,10 +76,7 @@ class Rule(BaseModel):
             raise ValueError(f"accepted are *, {', '.join(TOOLS)}")
         return value
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _words(cls, given: Any, read: ModelWrapValidatorHandler[Rule]) -> Rule:
-        return read_beside(given, read, _command_faults)
+    _words = model_validator(mode="wrap")(reading_beside(_command_faults))
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -77,19 +86,6 @@ class Rule(BaseModel):
         if self.command is not None:
             return line is not None and runs(line, self.prefix)
         return self.path is None or (path is not None and path_matches(self.path, path))
-
-
-def _command_faults(fields: Mapping[str, object]) -> Iterator[str]:
-    command, tool = fields.get("command"), fields.get("tool")
-    if not isinstance(command, str):
-        return
-    try:
-        if not shlex.split(command):
-            yield "command: at least one word is expected"
-    except ValueError as error:
-        yield f"command: {error}"
-    if (tool in TOOLS and tool != "shell_exec") or fields.get("path") is not None:
-        yield "command is for tool shell_exec, and stands without path"
 
 
 _SUBCOMMANDS: Final = frozenset(("apt", "cargo", "docker", "git", "go", "kubectl", "make", "npm", "pip"))

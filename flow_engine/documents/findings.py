@@ -133,6 +133,18 @@ def read_beside(
     return made
 
 
+def reading_beside(
+    faults: Callable[[Mapping[str, object]], Iterable[str | Fault]],
+) -> Callable[[Any, Any, Callable[[Any], _Read]], _Read]:
+    """`read_beside` with these faults, to be given to pydantic's `model_validator` or `field_validator`."""
+
+    # pydantic makes a class method of what names its first parameter so
+    def reading(cls: Any, given: Any, read: Callable[[Any], _Read]) -> _Read:
+        return read_beside(given, read, faults)
+
+    return reading
+
+
 def _told_again(details: ErrorDetails) -> InitErrorDetails:
     context = {**details.get("ctx", {}), "told": details["msg"]}
     again = Fault(cast("LiteralString", details["type"]), "{told}", context)

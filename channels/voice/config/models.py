@@ -7,12 +7,11 @@ or a path there is read here already.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+from typing import Annotated, Literal, TypeAlias, cast
 
 from pydantic import (
     AfterValidator,
     Field,
-    ModelWrapValidatorHandler,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -36,7 +35,7 @@ from channels.voice.config.declarations import (
 )
 from channels.voice.config.vocabulary import DEFAULT_VOICE, is_known, read_voice, wording
 from flow_engine.conditions.lexing import Mistake, Path
-from flow_engine.documents.findings import read_beside
+from flow_engine.documents.findings import reading_beside
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.outbound import OutboundRefused
 from flow_engine.values import JsonValue
@@ -214,10 +213,7 @@ class FlowSession(documents.Document):
 
     _engine_address = field_validator("engine_url")(_address)
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _one_version(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        return read_beside(given, read, documents.version_choice)
+    _one_version = model_validator(mode="wrap")(reading_beside(documents.version_choice))
 
 
 _SESSIONS: Mapping[object, type[ConfigUrlSession | InlineSession | FlowSession]] = {
@@ -256,10 +252,7 @@ class PreCallCheck(documents.HttpRequest):
     on_block: Literal["hangup", "message"] = "hangup"
     message: documents.TemplateText | None = None
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _message_is_spoken(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        return read_beside(given, read, _message_faults)
+    _message_is_spoken = model_validator(mode="wrap")(reading_beside(_message_faults))
 
 
 def _field_path(value: object, info: ValidationInfo) -> Path | None:
@@ -292,10 +285,7 @@ class Greeting(documents.Document):
     known_customer: documents.TemplateText | None = None
     condition_field: FieldPath = None
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _known_has_words(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        return read_beside(given, read, _greeting_faults)
+    _known_has_words = model_validator(mode="wrap")(reading_beside(_greeting_faults))
 
 
 class OutcomeRule(documents.Document):
