@@ -23,7 +23,7 @@ from starlette.routing import Route
 from api.endpoints import FLOW_VERSION, JSON, NEW_FLOW_VERSION, Endpoint
 from api.problems import Problem
 from flow_engine.documents import SET_BY_SERVER
-from flow_engine.documents.json_schema import version_schema
+from flow_engine.documents.json_schema import SchemaGenerator, version_schema
 
 _REF = "#/components/schemas/{model}"
 _PUBLISHED = (FLOW_VERSION, NEW_FLOW_VERSION)
@@ -60,7 +60,9 @@ def openapi_document(endpoints: Sequence[Endpoint], *, prefix: str, title: str, 
     outputs = {id(e.reply): (id(e.reply), "serialization", TypeAdapter[Any](e.reply)) for e in endpoints}
     outputs[id(Problem)] = (id(Problem), "serialization", TypeAdapter(Problem))
     mapping, definitions = TypeAdapter.json_schemas(
-        cast("Any", [*inputs.values(), *outputs.values()]), ref_template=_REF
+        cast("Any", [*inputs.values(), *outputs.values()]),
+        ref_template=_REF,
+        schema_generator=SchemaGenerator,
     )
     schemas: Mapping[tuple[int, str], Document] = {
         which: {"$ref": _REF.format(model=schema["$comment"])}
@@ -106,9 +108,12 @@ def _flow_version_components() -> Document:
         return [placed(each) for each in cast("list[Any]", part)] if isinstance(part, list) else part
 
     schema: Document = placed(version_schema())
-    definitions = {f"FlowVersion.{name}": each for name, each in schema.pop("$defs").items()}
+    definitions: Document = {}
+    for name, each in schema.pop("$defs").items():
+        each.pop("title")  # generators of clients name classes by it, and replies have an LlmConfig too
+        definitions[f"FlowVersion.{name}"] = each
     saved = {name: value for name, value in schema.items() if name not in ("$schema", "$id")}
-    sent: Document = deepcopy(saved)
+    sent: Document = {**deepcopy(saved), "title": "New flow version"}
     for rule in sent["allOf"]:
         rule["then"]["required"] = [name for name in rule["then"]["required"] if name not in SET_BY_SERVER]
     return {FLOW_VERSION: saved, NEW_FLOW_VERSION: sent, **definitions}

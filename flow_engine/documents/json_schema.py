@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, NoDefault
 from pydantic_core import core_schema
 
 from flow_engine.documents.model import FlowVersion
@@ -32,7 +32,16 @@ def version_schema() -> dict[str, Any]:
     return {"$schema": _Generator.schema_dialect, "$id": SCHEMA_ID, **schema, "title": "Flow version"}
 
 
-class _Generator(GenerateJsonSchema):
+class SchemaGenerator(GenerateJsonSchema):
+    """None stands for a missing property in the models; in JSON `null` is another value, and no default of
+    what cannot be null."""
+
+    def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
+        default = super().get_default_value(schema)
+        return NoDefault if default is None and schema["schema"]["type"] != "nullable" else default
+
+
+class _Generator(SchemaGenerator):
     """Adds the rules between properties as `if` and `then`, and leaves out what only Python readers need."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
@@ -44,13 +53,9 @@ class _Generator(GenerateJsonSchema):
         properties = cast("dict[str, Any]", made.get("properties", {}))
         meanings = _MEANINGS.get(schema["cls"].__name__, {})
         for name, field in fields.items():
-            # None stands for a missing property in the models; in a document `null` is another value.
-            described = properties[property_name(name)]
-            may_be_null = any(option.get("type") == "null" for option in described.get("anyOf", ()))
-            if field.default is None and not may_be_null:
-                described.pop("default", None)
-            elif isinstance(field.default, BaseModel):
-                described["default"] = field.default.model_dump(mode="json", by_alias=True)
+            if isinstance(field.default, BaseModel):
+                default = field.default.model_dump(mode="json", by_alias=True)
+                properties[property_name(name)]["default"] = default
         rules = [rule for name, field in fields.items() for rule in _rules(name, field, properties)]
         if rules:
             # One `if` for all that follows from the same condition.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -470,6 +471,21 @@ class TestOpenApi:
             assert "/change-task" not in document["paths"]  # F27
             for schema in document["components"]["schemas"].values():
                 jsonschema.Draft202012Validator.check_schema(schema)
+
+    async def test_generators_of_clients_can_read_the_document(self) -> None:  # F36
+        async with open_scene() as scene:
+            schemas = (await scene.http.get("/openapi.json")).json()["components"]["schemas"]
+            # They name a class by its title, without what no name may have.
+            names = [re.sub(r"\W", "", each.get("title", name)) for name, each in schemas.items()]
+            assert [name for name in names if names.count(name) > 1] == []
+            no_value = [
+                f"{name}.{key}"
+                for name, each in schemas.items()
+                for key, described in each.get("properties", {}).items()
+                if described.get("default", "") is None
+                and not any(option.get("type") == "null" for option in described.get("anyOf", ()))
+            ]
+            assert no_value == []
 
     async def test_every_body_has_an_example_that_its_own_schema_takes(self) -> None:
         async with open_scene() as scene:
