@@ -29,7 +29,6 @@ CONFIRMATION_LIFETIME_S = 60
 _AWAY = (
     RedisConnectionError,
     RedisTimeoutError,
-    exceptions.BusyLoadingError,
     exceptions.ClusterDownError,
     exceptions.RedisClusterException,  # no node of the cluster answers: no kind of ConnectionError
     exceptions.TryAgainError,
@@ -50,6 +49,8 @@ def translate(error: BaseException) -> None:
     # A cluster that nobody may ask wraps what its nodes say.
     if any(_is_unauthenticated(each) for each in (error, error.__cause__)):
         raise RetryLater("memory_unavailable", "Redis does not take the user or password") from error
+    if isinstance(error, exceptions.BusyLoadingError):
+        raise RetryLater("memory_unavailable", "Redis is loading its data") from error
     if closed or isinstance(error, _AWAY):
         raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
     if not isinstance(error, exceptions.RedisError):
@@ -241,6 +242,8 @@ class RedisPyDriver:
         info: dict[str, Any] = {}
         for section in ("memory", "persistence", "replication"):
             info |= await self.client.info(section, **target)
+        if info.get("loading"):  # it says that it keeps no append only file, until it has read that
+            raise exceptions.BusyLoadingError
         covers = True
         if not self.single_node:
             covers = (await self.client.cluster_info(**target))["cluster_state"] == "ok"

@@ -105,6 +105,29 @@ async def test_an_unsafe_redis_that_was_accepted_is_ready(start_redis: StartRedi
     await memory.close()
 
 
+async def test_one_that_loads_its_data_is_away_and_loses_nothing(start_redis: StartRedis) -> None:  # F44
+    server = start_redis()
+    with server.client() as client:
+        client.mset({f"key {n}": "x" * 100 for n in range(400)})
+        client.bgrewriteaof()
+        while client.info("persistence")["aof_rewrite_in_progress"]:
+            await asyncio.sleep(0.02)
+    server.stop()
+    slowly = ("--key-load-delay", "5000", "--loading-process-events-interval-bytes", "1024")
+    server.options = (*DURABLE, *slowly)
+    server.start()
+    memory = connect(server.url, durability="aof")
+    told: set[str] = set()
+    while "Redis is loading its data" not in told:
+        with pytest.raises(RetryLater) as away:
+            await memory.check_safety("aof")
+        told.add(away.value.detail)
+    assert await unready(memory) == "Redis is loading its data"
+    await ready(memory)
+    await memory.check_safety("aof")
+    await memory.close()
+
+
 async def test_always_means_during_a_rewrite_too(start_redis: StartRedis) -> None:  # A17
     server = start_redis((*DURABLE, "--no-appendfsync-on-rewrite", "yes"))
     memory = connect(server.url)
