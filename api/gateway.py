@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import structlog
@@ -103,7 +104,8 @@ class WayIn:
 
 class Guarded:
     """An endpoint behind the way in: an ASGI application for the router, and `answer` for who has found it
-    already. Each request leaves one JSON line in the log. A FlowEngineError becomes its problem document."""
+    already. Each request leaves one JSON line in the log, but for probes and scrapes that went well. A
+    FlowEngineError becomes its problem document."""
 
     def __init__(self, endpoint: Endpoint, way_in: WayIn) -> None:
         self._endpoint = endpoint
@@ -114,7 +116,9 @@ class Guarded:
         self._queries = None
         if endpoint.parameters is not None and endpoint.scopes:
             self._queries = {p.name: p for p in endpoint.parameters if p.place == "query"}
-        traced = way_in.tracing.on and endpoint.audience != "operators"  # probes and scrapes are no traces
+        is_probe = endpoint.audience == "operators"  # or a scrape
+        self._unlogged = HTTPStatus.OK if is_probe else None
+        traced = way_in.tracing.on and not is_probe
         self.answer = self._traced if traced else self._answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,7 +153,7 @@ class Guarded:
                 log.error("operator_needed", route=endpoint.path, code=code, detail=error.detail)
         seconds = time.perf_counter() - started
         self._counted.request(response.status_code, seconds)
-        if self._logs:
+        if self._logs and response.status_code != self._unlogged:
             log.info(
                 "request",
                 route=self._route,

@@ -599,6 +599,8 @@ async def main():
         await scene.prompt()
         await scene.http.get("/v1/prompt/conv-1", headers={"Authorization": "Bearer sk-another-secret"})
         await scene.http.post("/v1/change-task", content=b'{"task": "Ada Lovelace')
+        for path in ("/health/live", "/health/ready", "/metrics"):
+            assert (await scene.http.get(path)).status_code == 200
         client = scene.memory.driver.client
         await client.hset("{alfa:conv-1}::snapshot", "session", b'{"contacts": "Ada Lovelace"}')
         assert (await scene.change("operator")).status_code == 500
@@ -629,6 +631,7 @@ class TestLogs:
         changes = [event for event in events if event.get("route") == "/change-task"]
         assert {event.get("conversation_id") for event in changes} >= {"conv-1"}
         assert {event.get("contact_id") for event in changes} >= {"call-1"}
+        assert not {event.get("route") for event in events} & {"/health/live", "/health/ready", "/metrics"}
         (needed,) = {event["code"] for event in events if event["event"] == "operator_needed"}
         assert needed == "snapshot_unreadable"
         text = done.stdout.decode() + done.stderr.decode()
