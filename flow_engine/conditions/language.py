@@ -35,6 +35,10 @@ ACCEPTED: Final = (
     "vars.x, tenant.x, contact.x, channel, language, now, today, entries('task'), refusals('task'), "
     "days(n), hours(n), minutes(n), has(vars.x), true, false, a number, 'text'"
 )
+_HINTS: Final = {
+    **dict.fromkeys(("null", "None"), "; has(…) asks whether there is a value"),
+    "{{": "; a condition has no braces around it",
+}
 
 
 class ConditionMistake(Mistake):
@@ -161,8 +165,7 @@ class _Parser(syntax.Parser[Operand]):
                 reader.advance()
                 return self._call(token) if reader.at_sign("(") else self._reference(token)
             case _:
-                hint = "; has(…) asks whether there is a value" if token.text in ("null", "None") else ""
-                raise reader.unexpected(ACCEPTED + hint)
+                raise reader.unexpected(ACCEPTED + _HINTS.get(token.text, ""))
 
     def _call(self, token: Token) -> Operand:
         reader = self.reader
@@ -186,6 +189,10 @@ class _Parser(syntax.Parser[Operand]):
 
     def _reference(self, token: Token) -> Reference:
         head, *rest = path_of(token)
+        if head == "$":
+            self._miss(head, f"'$' is for templates, names have none here; accepted are {ACCEPTED}", token)
+            if not rest and self.reader.current.kind == "path":
+                return self._reference(self.reader.advance())
         root = cast("Root", head)
         if root not in ROOTS:
             hint = ": a minus needs a space before it" if head.partition("-")[0] in ROOTS else ""

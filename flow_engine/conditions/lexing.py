@@ -45,8 +45,13 @@ _NUMBERS: Final = (
 )
 _HINTS: Final = {
     "&": " (`and` is written out)",
+    "|": " (`or` is written out)",
     "!": " (`not` is written out)",
+    **{
+        word: f" (`{word.lower()}` has small letters)" for word in ("AND", "OR", "NOT", "IN", "True", "False")
+    },
     "=": " (`==` compares)",
+    "is": " (`==` compares)",
     "'": " (the text has no closing quote)",
     '"': " (the text has no closing quote)",
 }
@@ -112,7 +117,7 @@ class Reader:
         token = self.current
         if token.kind == "unreadable" and token.text.lstrip("-")[0].isdigit():
             return self.mistake(f"{token} is no number here; {_NUMBERS}", token.at)
-        hint = _HINTS.get(token.text, "") if token.kind == "unreadable" else ""
+        hint = _HINTS.get(token.text, "")
         return self.mistake(f"{token} was not expected{hint}; accepted is {accepted}", token.at)
 
     def mistake(self, message: str, at: int) -> Mistake:
