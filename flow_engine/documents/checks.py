@@ -207,7 +207,10 @@ def mandatory_channels(references: References) -> Iterator[Finding]:
 def unknown_tasks(references: References) -> Iterator[Finding]:
     if references.tasks is None:
         return
-    known = _Known("task", "unknown_task", _ids(task.identity for task in references.tasks))
+    ids = _ids(task.identity for task in references.tasks)
+    if references.tasks and not ids:
+        return  # that all ids are missing, as where they are written `id`, is told of each task already
+    known = _Known("task", "unknown_task", ids)
     if references.first_task:
         yield from known.missing(references.first_task)
     yield from known.missing(*references.global_tasks)

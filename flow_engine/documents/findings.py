@@ -164,14 +164,17 @@ def findings_of(
         kind, place, context = problem.kind, problem.place, problem.context
         code, message = kind, problem.message.removeprefix("Input ")
         if kind in EXPECTED_TYPES:
-            code, message = "wrong_type", f"must be {EXPECTED_TYPES[kind]}, not {json_type(problem.given)}"
+            needed = _required(_model_at(model, place, raw)) if kind == "model_type" else []
+            expected = EXPECTED_TYPES[kind] + (f" with {', '.join(map(quoted, needed))}" if needed else "")
+            code, message = "wrong_type", f"must be {expected}, not {json_type(problem.given)}"
         elif kind == "missing":
-            code, message = "missing_property", f"{place[-1]!r} is required here"
+            instead = _instead(_model_at(model, place[:-1], raw), problem.given, str(place[-1]))
+            code, message = "missing_property", f"{place[-1]!r} is required here{instead}"
         elif kind == "required_here":  # an error of the attribute, whose property has another name
             place = (*place[:-1], str(context["property"]))
             code, message = "missing_property", f"{place[-1]!r} {message}"
         elif kind == "extra_forbidden":
-            accepted = [] if model is None else _accepted(model, place, raw)
+            accepted = _properties(_model_at(model, place[:-1], raw))
             code, message = "unknown_property", f"is no property here; {nearest(str(place[-1]), accepted)}"
         elif kind == "literal_error":
             code, message = "not_allowed", f"must be {context['expected']}, not {quoted(problem.given)}"
@@ -187,10 +190,10 @@ def told_of_file(error: ValidationError, model: type[BaseModel], raw: object) ->
     return "; ".join(f"{each.pointer} {each.message}".strip() for each in found)
 
 
-def _accepted(model: type[BaseModel], place: Place, raw: object) -> list[str]:
-    """The properties of the object that has one too many."""
+def _model_at(model: type[BaseModel] | None, place: Place, raw: object) -> type[BaseModel] | None:
+    """The model of the object at a place, None where there is none, or it is not known which."""
     kind: Any = model
-    for part in place[:-1]:
+    for part in place:
         kind = _inside(_branch(kind, raw), part)
         if isinstance(raw, dict):
             raw = cast("dict[object, object]", raw).get(part)
@@ -198,7 +201,25 @@ def _accepted(model: type[BaseModel], place: Place, raw: object) -> list[str]:
             items = cast("list[object]", raw) if isinstance(raw, list) else []
             raw = items[part] if isinstance(part, int) and part < len(items) else None
     kind = _branch(kind, raw)
-    return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
+    return kind if _is_model(kind) else None
+
+
+def _properties(model: type[BaseModel] | None) -> list[str]:
+    return [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _required(model: type[BaseModel] | None) -> list[str]:
+    fields = {} if model is None else model.model_fields
+    return [field.alias or name for name, field in fields.items() if field.is_required()]
+
+
+def _instead(model: type[BaseModel] | None, given: object, missing: str) -> str:
+    """What an open object has in place of a property. A closed one has an error of its own for it."""
+    if model is None or model.model_config.get("extra") == "forbid" or not isinstance(given, dict):
+        return ""
+    unknown = [str(key) for key in cast("dict[object, object]", given) if key not in _properties(model)]
+    near = get_close_matches(missing, [key for key in unknown if len(key) <= _QUOTED], n=1, cutoff=0.75)
+    return f", not {quoted(near[0])}" if near else ""
 
 
 def _branch(kind: Any, raw: object) -> Any:

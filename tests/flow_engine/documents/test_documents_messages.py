@@ -681,3 +681,34 @@ def test_all_of_them_are_told_at_once() -> None:
         "/apiVersion",
         "/tasks/0/prompt",
     ]
+
+
+class TestWhatIsWrittenByHabit:
+    def test_a_property_by_nearly_its_name_is_told_with_it_and_nothing_follows_from_it(
+        self,
+    ) -> None:  # F2, F9
+        raw: Any = full_version()
+        for task in raw["tasks"]:
+            task["id"] = task.pop("_id")
+        assert refusals(raw) == [
+            (f"/tasks/{number}/_id", "'_id' is required here, not 'id'")
+            for number in range(len(raw["tasks"]))
+        ]
+
+    def test_where_an_object_belongs_its_required_properties_are_named(self) -> None:  # F2
+        raw: Any = full_version()
+        raw["tasks"][0]["transitionParameters"] = ["age"]
+        raw["tasks"][0]["entryCondition"] = "vars.age > 17"
+        assert refusals(raw) == [
+            (
+                "/tasks/0/transitionParameters/0",
+                "must be an object with 'variableId', 'required', not a string",
+            ),
+            ("/tasks/0/entryCondition", "must be an object with 'when', not a string"),
+        ]
+
+
+def refusals(raw: object) -> list[tuple[str, str]]:
+    with pytest.raises(CorrectTheInput) as raised:
+        parse_version(raw, environment=ENVIRONMENT)
+    return [(found.pointer, found.message) for found in raised.value.findings]
