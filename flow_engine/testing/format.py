@@ -75,7 +75,9 @@ def entries(value: object) -> object:
     if isinstance(value, dict):
         values = cast("dict[str, object]", value)
         return [{"varId": var, "value": found} for var, found in values.items()]
-    return value
+    if not isinstance(value, list | tuple):
+        raise refused("accepted is a mapping of variables to values, or a list of entries")
+    return cast("object", value)
 
 
 def not_empty(items: tuple[_Item, ...]) -> tuple[_Item, ...]:

@@ -114,7 +114,9 @@ def _mistake(problem: Problem, root: Node) -> Mistake:
         case "missing":
             message = f"{key!r} is missing"
         case "literal_error":
-            message = f"accepted is one of {problem.context['expected']}"
+            message = f"accepted is one of {problem.context['expected']}".replace(
+                "True, False", "true, false"
+            )
         case known:
             message = _WORDING.get(known, problem.message)
     code = "wrong_value" if problem.kind == format.REFUSED else problem.kind

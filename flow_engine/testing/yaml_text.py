@@ -34,6 +34,11 @@ _CONSTANTS: Mapping[str, bool | None] = {
 }
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is not in every build of PyYAML
+_HINTS: Mapping[str, str] = {
+    "mapping values are not allowed": "; a text with a colon and a space in it stands in quotes",
+    "cannot start any token": "; indent by spaces, not tabs; a text that begins with @ has quotes",
+}
+"""What was probably meant, by what stands in the parser's message, with and without libyaml."""
 
 Path = tuple[str | int, ...]
 
@@ -97,7 +102,9 @@ def read_yaml(text: bytes, max_bytes: int = MAX_BYTES) -> tuple[Node, list[Mista
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = ", ".join(part for part in (error.context, error.problem) if part)
-        raise _rejected(1 if mark is None else mark.line + 1, "not_yaml", f"not YAML: {reason}") from None
+        hint = next((told for part, told in _HINTS.items() if part in reason), "")
+        line = 1 if mark is None else mark.line + 1
+        raise _rejected(line, "not_yaml", f"not YAML: {reason}{hint}") from None
     except yaml.YAMLError:
         raise _rejected(1, "not_yaml", "not YAML: a control character stands somewhere in it") from None
 

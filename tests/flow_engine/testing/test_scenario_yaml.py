@@ -113,6 +113,20 @@ def test_what_cannot_be_read_is_refused_with_its_line(text: str | bytes, expecte
     assert rejected(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("- say: It hurts: badly\n", "a text with a colon and a space in it stands in quotes"),
+        ("a:\n\tb: 2\n", "indent by spaces, not tabs"),
+        ("a: @b\n", "begins with @"),
+    ],
+)
+def test_the_slips_that_people_make_are_told_with_what_helps(text: str, told: str) -> None:
+    with pytest.raises(FileRejected) as refused:
+        read_yaml(text.encode())
+    assert told in refused.value.mistakes[0].message
+
+
 def test_a_reader_may_take_longer_files() -> None:
     text = b"a: 1\n" + b"# " * MAX_BYTES
     assert read_yaml(text, 2 * len(text))[0].value == {"a": 1}
