@@ -50,7 +50,7 @@ def without_effect(inspection: Inspection) -> Findings:
                     inspection.condition_pointer(number, target),
                     "value_ignored",
                     f"{inspection.name(task.id)} does not lead to {inspection.name(target)}, so that nothing "
-                    "asks for this",
+                    "asks for this: name it in 'connectedTasks'",
                 )
 
 

@@ -166,7 +166,7 @@ REASONS: Mapping[str, Sequence[str]] = {
     "value_ignored": [
         "only true and false mean something here, 'yes' counts as false",
         "only true and false mean something here, null counts as false",
-        "'operator' does not lead to 'booking', so that nothing asks for this",
+        "'operator' does not lead to 'booking', so that nothing asks for this: name it in 'connectedTasks'",
     ],
     "multi_contact_never_applies": [
         (
