@@ -214,7 +214,13 @@ def find_entry(flow: FlowRecord, version_id: str) -> VersionEntry:
     for entry in flow.versions:
         if entry.version_id == version_id:
             return entry
-    raise LookElsewhere("version_unknown", f"flow {flow.flow_id!r} has no version {version_id!r}")
+    raise LookElsewhere("version_unknown", _no_version(flow, version_id))
+
+
+def _no_version(flow: FlowRecord, version_id: str) -> str:
+    tagged = next((entry.version_id for entry in flow.tags if entry.tag == version_id), None)
+    hint = "" if tagged is None else f"; {version_id!r} is a tag, of version {tagged!r}"
+    return f"flow {flow.flow_id!r} has no version {version_id!r}{hint}"
 
 
 def find_tag(flow: FlowRecord, tag: str) -> TagEntry:
@@ -345,8 +351,7 @@ def _no_sides(flow: FlowRecord, sides: Sequence[ShareOrder]) -> Mapping[str, Fin
     for side in sides:
         version_id, entry = side.version_id, listed.get(side.version_id)
         if entry is None:
-            message = f"flow {flow.flow_id!r} has no version {version_id!r}"
-            refused[version_id] = Finding("", "version_unknown", message)
+            refused[version_id] = Finding("", "version_unknown", _no_version(flow, version_id))
         elif entry.draft:
             message = f"version {version_id!r} is a draft, and drafts never run"
             refused[version_id] = Finding("", "version_is_draft", message)

@@ -144,6 +144,13 @@ class TestSplit:
                 ("/split/4/versionId", "channels_missing"),
             ]
 
+    async def test_a_tag_in_place_of_a_version_is_told_with_its_version(self) -> None:  # F6, F36
+        async with rolling() as rollout:
+            tag = "'next' is a tag, of version 'version-2'"
+            reply = await rollout.put(split=[{"versionId": v, "weight": 1} for v in ("version-1", "next")])
+            assert reply.json()["errors"][0]["message"].endswith(tag)
+            assert (await rollout.put(versionId="next")).json()["detail"].endswith(tag)
+
     @pytest.mark.parametrize(
         ("body", "pointers"),
         [
