@@ -11,13 +11,19 @@ from typing import Any
 import orjson
 import pytest
 
+from adapters.models.tools import Approval
+from channels.engine_client.client import Contact, FlowChoice, NewContact
+from channels.engine_client.toolbox import Toolbox
 from flow_engine.documents import DocumentLimits
 from flow_engine.documents.json_schema import version_schema
 from flow_engine.errors import CorrectTheInput
+from flow_engine.ports.models import ToolCall
 from flow_engine.use_cases.submissions import Submission, Submissions
 from service.scenarios import run_tests
 from system_prompts.loader import load_system_prompts
 from tests.api.harness import open_scene
+from tests.channels.engine_client.engine_doubles import client_of
+from tests.channels.engine_client.test_mcp_connections import connections, running
 from tests.service_process import ROOT
 
 PAGE = (ROOT / "docs" / "flow-authoring.md").read_text(encoding="utf-8")
@@ -56,6 +62,33 @@ def test_the_tests_of_the_page_pass_and_enter_every_task() -> None:
     verdict = run_tests(checked(json.loads(block("json"))), "tea", block("yaml").encode())
     assert [row["failure"] for row in verdict["scenarios"]] == [None] * 3
     assert verdict["coverage"]["tasks"]["leftOut"] == ()
+
+
+@pytest.mark.anyio
+async def test_an_agent_runs_the_tool_of_the_page_as_it_says() -> None:  # F28, V2
+    page: dict[str, Any] = {"__name__": "page"}
+    exec(block("python"), page)
+    document = {**json.loads(block("json")), "_id": "version-1", "firstTask": "sale"}
+    async with running(page["shop"]) as (url, _), connections() as servers:
+        document["mcpServers"][0]["url"] = url
+        async with open_scene(document) as scene:
+            engine, contact = client_of(scene), Contact("tea-1", "call-1")
+            data = await engine.new_contact(NewContact(contact, FlowChoice(version_id="version-1"), "phone"))
+
+            async def ran(tool: object, answer: object) -> None:
+                """Nothing follows here."""
+
+            tools = await Toolbox(engine, servers, ran, Approval()).of_task(data)
+            [tool] = tools.tools
+            assert tool.parameters["properties"] == {}
+            lacking = await tools.registry.run(ToolCall("1", "place_order", {}))
+            assert lacking == {"error": "no value yet for: tea, grams", "missing": ["tea", "grams"]}
+            await engine.put_memory(contact, "till", {"tea": "sencha", "grams": 200}, frozenset())
+            answer = await tools.registry.run(ToolCall("2", "place_order", {}))
+            order = {"number": "T-7", "what": "200 g of sencha"}
+            assert orjson.loads(str(answer)) == {"order": order}
+            memory = await engine.memory("tea-1")
+            assert memory.value_of("order") == order
 
 
 @pytest.mark.parametrize("condition", block("conditions").strip().splitlines())
