@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jinja2 import nodes
 
 from flow_engine.templates.frame import Frame
-from flow_engine.templates.parsing import JAVASCRIPT, Problem
+from flow_engine.templates.parsing import JAVASCRIPT, PLACEHOLDER, Problem
 from flow_engine.templates.values import Absent, member
 
 Expression = Callable[[Frame], object]
@@ -36,6 +36,9 @@ ROOT_NAMES = tuple(sorted([*ROOTS, VARS, VALUES]))
 
 _JAVASCRIPT_IN_PROSE = re.compile(
     r"\$\{\s*\$?(?:" + "|".join(name[1:] for name in ROOT_NAMES) + r")\b[^}]*\}?"
+)
+_TAG_FORGOTTEN = re.compile(
+    r"(?:\{\s*\$?|\$)(?:" + "|".join(name[1:] for name in ROOT_NAMES) + r")\.\w{1,80}\s*\}?"
 )
 _LONGEST_LABEL = 80
 
@@ -107,10 +110,14 @@ def label_of(node: nodes.Node) -> str:
 
 
 def suspicions_in_prose(plain: str, last_line: int) -> tuple[Problem, ...]:
-    """The first `${vars.x}` outside of any tag, which is text like any other; empty without one.
-    `last_line` is where the prose ends."""
+    """The first `${vars.x}`, `{vars.x}` or `$vars.x` outside of any tag, which is text like any other; empty
+    without one. `last_line` is where the prose ends."""
+    code, why = JAVASCRIPT, "is JavaScript and stays as it is"
     match = _JAVASCRIPT_IN_PROSE.search(plain)
     if match is None:
+        code, why = PLACEHOLDER, "is in no tag and stays as it is"
+        match = _TAG_FORGOTTEN.search(plain)
+    if match is None:
         return ()
-    shown = f"{match[0][:_LONGEST_LABEL]!r} is JavaScript and stays as it is; write {{{{ $name.key }}}}"
-    return (Problem(last_line - plain.count("\n", match.start()), JAVASCRIPT, shown),)
+    shown = f"{match[0][:_LONGEST_LABEL]!r} {why}; write {{{{ $name.key }}}}"
+    return (Problem(last_line - plain.count("\n", match.start()), code, shown),)

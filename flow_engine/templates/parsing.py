@@ -21,6 +21,7 @@ TOO_DEEP = "template_too_deep"
 SYNTAX = "template_syntax"
 UNCLOSED = "template_unclosed"
 JAVASCRIPT = "template_javascript"
+PLACEHOLDER = "template_placeholder"
 UNKNOWN_NAME = "template_unknown_name"
 REFERENCE_AS_VALUE = "template_reference_as_value"
 

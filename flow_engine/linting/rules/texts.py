@@ -4,6 +4,7 @@ descriptions of tasks, by which a model chooses, and the names of properties.
 Errors here refuse a save: such a template could never be rendered.
 """
 
+import re
 from collections.abc import Sequence
 
 from flow_engine.documents import CourtesyMessageRandomParams, LocalizedText, Task, normalise_name
@@ -31,6 +32,24 @@ def problems(inspection: Inspection) -> Findings:
         for finding in findings
     ]
     return sorted(found, key=lambda finding: CODES[finding.code].severity != "error")
+
+
+_BRACED = re.compile(r"(?<!\{)\{(\w{1,100})\}(?!\})")
+
+
+def placeholders(inspection: Inspection) -> Findings:
+    """Variables written as other systems write them. Nothing of the kind can stand in a tag."""
+    known = {name for v in inspection.version.variables for name in (v.id, v.name)}
+    for placed in inspection.templates:
+        found = next((each for each in _BRACED.finditer(placed.source) if each[1] in known), None)
+        if found is not None:
+            line = placed.source.count("\n", 0, found.start()) + 1
+            yield LintFinding(
+                placed.pointer,
+                "template_placeholder",
+                f"line {line}: {found[0]!r} is in no tag and stays as it is; "
+                f"write {{{{ $vars.{found[1]} }}}}",
+            )
 
 
 def values_at_entry(inspection: Inspection) -> Findings:
@@ -75,8 +94,18 @@ def sensitive_values(inspection: Inspection) -> Findings:
 # --- languages: texts and settings are found by their two letters (F28) -------------------------
 
 
+_BCP_47 = re.compile("[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8})*")
+
+
 def main_languages(inspection: Inspection) -> Findings:
     version, environment = inspection.version, inspection.environment
+    for number, language in enumerate(version.supported_languages):
+        if not _BCP_47.fullmatch(language):
+            yield LintFinding(
+                pointer("supportedLanguages", number),
+                "language_not_a_tag",
+                f"{quoted(language)} is no language of BCP 47, such as 'en-US'",
+            )
     # It can run: the default language is used, only no caller can ever be found to speak it.
     if version.default_language not in version.supported_languages:
         yield LintFinding(
@@ -153,6 +182,7 @@ def _letters(language: str) -> str:
 
 ERROR_RULES: tuple[Rule, ...] = (problems,)
 TEXT_RULES: tuple[Rule, ...] = (
+    placeholders,
     values_at_entry,
     sensitive_values,
     main_languages,

@@ -296,6 +296,17 @@ def _(raw: JsonObject) -> None:
     raw["globalPrompt"] += " Ask for the day."
 
 
+@case(
+    "template_placeholder",
+    "/globalPrompt",
+    "/tasks/1/prompt",
+    good=_prompt("{{ $vars.day }} {date} {'day': 1}"),
+)
+def _(raw: JsonObject) -> None:
+    _prompt("On {day}")(raw)
+    raw["globalPrompt"] += " Ask for $vars.day."
+
+
 @case("template_javascript", "/tasks/1/prompt", good=_prompt("{{ 'a === b' }}"))
 def _(raw: JsonObject) -> None:
     _prompt("{% if $channel === 'phone' %}Call.{% endif %}")(raw)
@@ -358,6 +369,15 @@ case(
 )
 def _(raw: JsonObject) -> None:
     raw["defaultLanguage"] = "fr-FR"
+
+
+@case(
+    "language_not_a_tag",
+    "/supportedLanguages/2",
+    good=lambda raw: raw["supportedLanguages"].append("zh-Hant-TW"),
+)
+def _(raw: JsonObject) -> None:
+    raw["supportedLanguages"].append("fr_FR")
 
 
 @case(

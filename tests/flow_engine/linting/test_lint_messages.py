@@ -87,6 +87,10 @@ REASONS: Mapping[str, Sequence[str]] = {
     "template_syntax": [
         "line 1: unexpected 'end of print statement'",
     ],
+    "template_placeholder": [
+        "line 1: '$vars.day' is in no tag and stays as it is; write {{ $name.key }}",
+        "line 1: '{day}' is in no tag and stays as it is; write {{ $vars.day }}",
+    ],
     "template_javascript": [
         "line 1: '===' is JavaScript; write ==",
     ],
@@ -107,6 +111,9 @@ REASONS: Mapping[str, Sequence[str]] = {
     ],
     "default_language_not_supported": [
         "'fr-FR' is not among 'supportedLanguages': 'en-US', 'it-IT'",
+    ],
+    "language_not_a_tag": [
+        "'fr_FR' is no language of BCP 47, such as 'en-US'",
     ],
     "system_prompts_language_unavailable": [
         (
