@@ -360,6 +360,9 @@ def _refuse_long_batches(body: bytes) -> None:
 def _finding(problem: Problem, shape: pydantic.TypeAdapter[Any]) -> Finding:
     if problem.kind == _OF_SEVERAL:
         return Finding(pointer(*problem.place[:-1]), "value_error", problem.message)
+    if problem.kind.startswith("datetime_"):
+        message = f"{problem.message}; accepted is a date and time such as '2026-01-15T09:31:00Z'"
+        return Finding(pointer(*problem.place), problem.kind, message)
     if problem.kind != "extra_forbidden":
         return Finding(pointer(*problem.place), problem.kind, problem.message)
     *outer, name = problem.place

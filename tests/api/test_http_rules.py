@@ -90,6 +90,16 @@ class TestProblems:
             problem = check_problem(reply, 422, "body_invalid")
             assert [error["pointer"] for error in problem["errors"]] == [f"/{field}"]  # F36
 
+    @pytest.mark.parametrize("moment", ["yesterday", "15/01/2026", None])
+    async def test_a_moment_that_cannot_be_read_is_told_with_one_that_is(self, moment: object) -> None:  # F33
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            said = {**CALL, "messageId": "m1", "type": "message", "src": "user", "body": "hello"}
+            reply = await scene.post("/v1/handle-utterance", {**said, "ts": moment})
+            (error,) = check_problem(reply, 422, "body_invalid")["errors"]
+            assert error["pointer"] == "/ts"
+            assert "2026-01-15T09:31:00Z" in error["message"]
+
     @pytest.mark.parametrize("raw", [b"1e400", b"NaN", b'"\\ud800"', b"1" * 400, b"[" * 300 + b"]" * 300])
     @pytest.mark.parametrize("field", [b"tenant", b"contact"])
     async def test_facts_that_json_cannot_keep_are_refused(self, field: bytes, raw: bytes) -> None:
