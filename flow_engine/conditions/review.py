@@ -79,7 +79,11 @@ def _clash(part: lang.Part, variables: VariableIndex) -> str | None:
     match part:
         case syntax.Lone():
             kinds = kinds_of(part.operand, variables)
-            return None if kinds is None or "boolean" in kinds else f"{_named(kinds)} is not true or false"
+            if kinds is None or "boolean" in kinds:
+                return None
+            is_name = isinstance(part.operand, lang.Reference)
+            asked = f"; has({lang.operand_text(part.operand)}) asks whether there is one" if is_name else ""
+            return f"{_named(kinds)} is not true or false{asked}"
         case syntax.Comparison():
             reason = _pair(part.left, part.right, variables)
             kinds = kinds_of(part.left, variables)

@@ -293,6 +293,11 @@ def test_names_and_types_are_checked(text: str, codes: list[str]) -> None:
     assert all(reason for _, reason in found)
 
 
+def test_a_name_that_stands_alone_is_told_how_it_is_asked_for() -> None:  # F9
+    [(_, reason)] = problems_of(lang.parse("not vars.name"), Names(VARIABLES, frozenset(TASKS)))
+    assert reason == "'vars.name': a text is not true or false; has(vars.name) asks whether there is one"
+
+
 def holds_ever(*texts: str) -> bool:
     channels = {lang.Reference("channel"): ("phone", "chat")}
     return can_hold([(lang.parse(text), "true") for text in texts], VARIABLES, channels, Budget())
