@@ -62,6 +62,12 @@ class Reading:
 def read_scenarios(text: bytes) -> Reading:
     """Raises FileRejected for what could not be read to its end. `text` is YAML in UTF-8, at most 512 KiB."""
     root, mistakes = read_yaml(text)
+    whole = as_object(root.value)
+    if "scenarios" not in whole and "tasks" in {**whole, **as_object(whole.get("version"))}:
+        told = (
+            "this is a flow; accepted are its tests, YAML with `scenarios`, whose flow `flow` or --flow names"
+        )
+        raise FileRejected([Mistake(1, "", "flow_given", told)])
     file = None
     try:
         file = format.ScenarioFile.model_validate(root.value)

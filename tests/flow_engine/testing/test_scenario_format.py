@@ -76,6 +76,13 @@ def test_every_mistake_is_told_at_once_with_line_and_pointer(tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.parametrize("flow", ['{"draft": false, "tasks": []}', '{"flow": {}, "version": {"tasks": []}}'])
+def test_a_flow_in_place_of_its_tests_is_told_once(flow: str, tmp_path: Path) -> None:
+    [found] = mistakes(tmp_path, flow)
+    assert (found.line, found.code) == (1, "flow_given")
+    assert "`scenarios`" in found.message
+
+
 @pytest.mark.parametrize(
     ("step", "place", "accepted"),
     [
