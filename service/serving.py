@@ -36,14 +36,26 @@ class KeyDoor:
 
 
 def run_until_stopped(settings: Settings, serve: Callable[[Tracing], Coroutine[Any, Any, None]]) -> None:
-    """Serves with uvicorn until SIGINT or SIGTERM, with traces and logs as the settings say."""
-    # uvicorn passes a signal on when it has shut down: SIGTERM's own default would end the process there,
-    # before jobs are given back and traces sent.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Serves with uvicorn until SIGINT or SIGTERM, with traces and logs as the settings say. A second one
+    waits for nobody."""
+    _answer_signals(_interrupt)
     with tracing_to(settings.traces) as tracing:
         configure_logging(settings.log_level, tracing)
         with suppress(KeyboardInterrupt):
             uvloop.run(serve(tracing))
+
+
+def _interrupt(*_: object) -> None:
+    """uvicorn passes a signal on when it has shut down: SIGTERM's own default would end the process there,
+    before jobs are given back and traces sent. Raised again, in the midst of that, it would leave the thread
+    of a store behind, which the process would wait for."""
+    _answer_signals(signal.SIG_DFL)
+    raise KeyboardInterrupt
+
+
+def _answer_signals(answer: Callable[..., None] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, answer)
 
 
 @asynccontextmanager

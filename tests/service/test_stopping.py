@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,9 +20,23 @@ from adapters.http_door import listen
 from api import streams
 from flow_engine.use_cases.following import Followed
 from service import running
+from tests.ports import free_port
+from tests.service_process import ROOT
 
 pytestmark = pytest.mark.anyio
 
+SECOND_SIGNAL = """
+import signal, sys
+from flows.sqlite_store import SqliteDatabase
+from service.cli import app
+number, close = int(sys.argv.pop(1)), SqliteDatabase.close
+async def again(self):
+    print("closes", file=sys.stderr, flush=True)
+    signal.raise_signal(number)
+    await close(self)
+SqliteDatabase.close = again
+app()
+"""
 MORE_THAN_BUFFERS_TAKE = 32 * 1024 * 1024
 
 
@@ -67,3 +86,26 @@ async def test_a_stream_that_is_not_taken_ends_with_its_connection(
             server.should_exit = True
             await serving
     assert not caplog.records
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_while_the_stores_close_ends_the_process(
+    tmp_path: Path, number: signal.Signals
+) -> None:  # F42: the thread of a store that was not closed was waited for
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
+    command = (str(number.value), "serve", "--port", str(free_port()))
+    with subprocess.Popen(
+        (sys.executable, "-c", SECOND_SIGNAL, *command),
+        cwd=ROOT,
+        env={**environment, "FLOW_ENGINE_DATA_DIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert b"Ctrl-C stops it" in process.stderr.readline()
+            process.send_signal(number)
+            assert process.wait(20) == -number
+            assert process.stderr.read() == b"closes\n"
+        finally:
+            process.kill()
