@@ -86,8 +86,7 @@ class _Scene:
 
 @dataclass(slots=True)
 class _Talk:
-    """One answer of a flow. `turns` are its messages so far, the user's included; `commands`
-    tell it that the conversation has moved meanwhile."""
+    """One answer. `turns` are its messages, the user's included; `commands` tell it where it has moved."""
 
     request: AnswerRequest
     agent: agents.ChatAgent
@@ -204,6 +203,7 @@ class FlowAgents:
 
     async def _answered(self, talk: _Talk) -> FinalState:
         request, flow = talk.request, cast("FlowRun", talk.request.state.flow)
+        is_new = flow.task is None
         data = await self._enter(talk)
         talk.turns = [models.Message("user", request.content)]
         scene = _Scene(data, await talk.toolbox.of_task(data))
@@ -218,7 +218,7 @@ class FlowAgents:
             await self.people.report(talk.contact, "user", request.content, message_id=name)
             if data.is_with_person:
                 return "done"
-            talk.turns[:0] = commands_of(flow, data)
+            talk.turns[:0] = commands_of(flow, data.command if is_new else None)
         for _ in range(MAX_ITERATIONS):
             answer = await self._asked_model(talk, scene)
             talk.turns.append(answer.message)

@@ -186,9 +186,11 @@ def task_note(flow: FlowRun, data: AgentData) -> Mapping[str, JsonValue]:
     return {"event": "task", **named, "contact": flow.contact, **_status(data)}
 
 
-def commands_of(flow: FlowRun, data: AgentData) -> list[Message]:
-    """What the flow's model is to be told before the user's message, once."""
-    told = [*flow.commands, *([] if data.command is None else [data.command])]
+def commands_of(flow: FlowRun, first: str | None) -> list[Message]:
+    """What the flow's model is to be told before the user's message, once. `first` is the command that the
+    contact began with; at each later message the engine, asked where it is, says `/resume` to a model that
+    has the whole dialogue before it."""
+    told = [*flow.commands, *([] if first is None else [first])]
     flow.commands = ()
     return [Message("user", command) for command in told]
 

@@ -117,11 +117,10 @@ async def test_a_flow_talks_through_the_engine_and_hands_over_to_a_person(
             await client.say("m-4", "Sigo aquí")
             assert client.text("m-4") == "¿En qué más puedo ayudarle?"
             told = [(each.role, each.content) for each in chat.model.requests[-1].messages]
-            assert told[-5:] == [  # F25
+            assert told[-4:] == [  # F25, F28: not `/resume`, which would tell the dialogue that stands there
                 ("assistant", "Le paso con un perito.\nHola, soy Pilar."),
                 ("user", "Gracias, Pilar"),
                 ("user", "/human_task_completed"),
-                ("user", "/resume"),
                 ("user", "Sigo aquí"),
             ]
 

@@ -256,7 +256,7 @@ class TestPeople:
             await client.send(type="message", id="m-2", content="Thanks")
             await client.until(is_held)
             told = [message.content for message in chat.model.requests[-1].messages]
-            assert told[-3:] == ["I am Ann.\nLet me see.", "/resume", "Thanks"]
+            assert told[-2:] == ["I am Ann.\nLet me see.", "Thanks"]
             words = [
                 f["content"] for f in client.frames if f.get("agent") == "Ann" and f["type"] == "dialogue"
             ]
