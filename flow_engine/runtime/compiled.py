@@ -104,17 +104,23 @@ class CompiledFlow:
         found = {id: self.counterpart(task) for id, task in other.tasks.items()}
         return {id: task.id for id, task in found.items() if task is not None} | {**mapping}
 
-    def supported_language(self, language: str | None) -> str | None:
-        """The supported language that a BCP 47 tag means: that very one, else the first of the language where
-        the tag names no region; None where there is none."""
-        supported, wanted = self.document.supported_languages, (language or "").replace("_", "-").casefold()
-        if not wanted or wanted.startswith("-"):
-            return None
-        for tag in supported:
-            if tag.casefold() == wanted:
-                return tag
-        alike = (tag for tag in supported if tag.casefold().partition("-")[0] == wanted)
-        return next(alike, None)
+    def supported_language(self, language: str | None, spoken: str | None = None) -> str | None:
+        """The supported language that a BCP 47 tag means: that very one, else one of the same language, if
+        of another region: the one that is `spoken` already, the one without a region, the first. None where
+        there is none."""
+        wanted = (language or "").replace("_", "-").casefold()
+        supported = {tag: tag.casefold() for tag in self.document.supported_languages}
+        alike = [tag for tag, folded in supported.items() if _main_part(folded) == _main_part(wanted) != ""]
+
+        def nearness(tag: str) -> tuple[bool, bool, bool]:
+            folded = supported[tag]
+            return folded == wanted, tag == spoken, wanted.startswith(f"{folded}-")
+
+        return max(alike, key=nearness, default=None)
+
+
+def _main_part(tag: str) -> str:
+    return tag.partition("-")[0]
 
 
 def compile_flow(raw: object, content_hash: str) -> CompiledFlow:

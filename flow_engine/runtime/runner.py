@@ -339,9 +339,9 @@ class ConversationalFlowRunner(HumanPart):
         self._note("version_migrated", **{"from": old_version, "to": flow.version_id})
 
     def set_language(self, language: str | None) -> None:
-        """Take up a language that the version supports; any other is left unused. `it` means `it-IT`. BCP
-        47."""
-        spoken = self.flow.supported_language(language)
+        """Take up a language that the version supports; any other is left unused. `it` means `it-IT`, and so
+        does `it-CH` where there is no other Italian. BCP 47."""
+        spoken = self.flow.supported_language(language, self.session.language)
         if spoken is not None and spoken != self.session.language:
             self._update(language=spoken)
 

@@ -151,7 +151,7 @@ class TestStarting:
 
     @pytest.mark.parametrize(
         ("asked", "chosen"),
-        [("it-IT", "it-IT"), ("de-DE", "en-US"), (None, "en-US"), ("it", "it-IT"), ("it-CH", "en-US")],
+        [("it-IT", "it-IT"), ("de-DE", "en-US"), (None, "en-US"), ("it", "it-IT"), ("it-CH", "it-IT")],
     )
     async def test_a_supported_language_is_taken_up_and_any_other_left(self, asked: Any, chosen: str) -> None:
         async with open_scene(clinic()) as scene:

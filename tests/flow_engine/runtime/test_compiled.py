@@ -170,8 +170,9 @@ class TestLanguages:
             ("IT", "it-IT"),
             ("en", "en-US"),
             ("de", "de"),
-            ("de-AT", None),
-            ("en-GB", None),
+            ("de-AT", "de"),
+            ("en-GB", "en-US"),
+            ("it-SM", "it-IT"),
             ("fr", None),
             ("fr-FR", None),
             ("i", None),
@@ -181,10 +182,18 @@ class TestLanguages:
             (None, None),
         ],
     )
-    def test_a_tag_means_itself_or_the_first_of_its_language(
-        self, asked: str | None, spoken: str | None
-    ) -> None:
+    def test_a_tag_means_itself_or_one_of_its_language(self, asked: str | None, spoken: str | None) -> None:
         assert self.FLOW.supported_language(asked) == spoken  # F28, F33
+
+    @pytest.mark.parametrize(
+        ("asked", "spoken"), [("it", "it-CH"), ("it-SM", "it-CH"), ("it-IT", "it-IT"), ("en-GB", "en-US")]
+    )
+    def test_who_speaks_a_kind_of_a_language_goes_on_in_it(self, asked: str, spoken: str) -> None:
+        assert self.FLOW.supported_language(asked, "it-CH") == spoken  # F33: a detector says 'it'
+
+    def test_the_kind_without_a_region_goes_before_that_of_another_region(self) -> None:
+        flow = compiled(supportedLanguages=["de-CH", "de", "en-US"], defaultLanguage="en-US")
+        assert [flow.supported_language(asked) for asked in ("de-AT", "de")] == ["de", "de"]  # F28
 
     @settings(max_examples=30)
     @given(st.text(max_size=12))
