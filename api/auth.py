@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from flow_engine.documents.findings import breaches_of, reading_beside
+from flow_engine.documents.findings import reading_beside, told_of_file
 from flow_engine.errors import CallTheOperator, CorrectTheInput, pointer
 
 Scope = Literal["designer", "agent", "tools", "chat", "gateway", "workspace", "operator", "privacy", "admin"]
@@ -144,9 +144,9 @@ class Keyring:
         try:
             entries = _KeysFile.model_validate_json(text.removeprefix(BOM_UTF8)).keys
         except ValidationError as error:
-            places = ", ".join(breaches_of(error))
+            told = told_of_file(error, _KeysFile, None)
             raise CallTheOperator(
-                "api_keys_unreadable", f"the file of API keys is not valid: {places}"
+                "api_keys_unreadable", f"the file of API keys is not valid: {told}"
             ) from None
         return cls({e.digest: Principal(e.tenant, frozenset(e.scopes), e.name) for e in entries})
 

@@ -51,6 +51,7 @@ from channels.engine_client.tools import (
     task_names,
     with_missing,
 )
+from flow_engine.documents.findings import breaches_of
 from flow_engine.ports import models
 from flow_engine.ports.chat import SessionRef
 from flow_engine.ports.clock import Clock
@@ -191,8 +192,7 @@ class FlowAgents:
             body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
             await self.people.report(contact, "bot", body, kind="tool")
 
-        approval = Approval(self._policy, turn)
-        toolbox = Toolbox(self._engine, self._open_mcp(), ran, approval, self._lists)
+        toolbox = Toolbox(self._engine, self._open_mcp(), ran, Approval(self._policy, turn), self._lists)
         talk = _Talk(request, agent, run, turn, toolbox, contact)
         self._engine.follow(contact.conversation_id, talk.commands.append)
         try:
@@ -350,7 +350,7 @@ class FlowAgents:
                 try:
                     text, state = agents.told_by(call)
                 except ValidationError as error:
-                    result = {"error": str(error)}
+                    result = {"error": "; ".join(breaches_of(error))}
                 else:
                     final = await self._uttered(talk, scene, text, state)
                     if final is not None:

@@ -75,13 +75,21 @@ EXPECTED_TYPES: Mapping[str, str] = {
 """What should have stood at the place of an error, by pydantic's name of the error."""
 
 
+_IN_JSON: Mapping[str, str] = {
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "tuple_type": "Input should be a valid array",
+    "extra_forbidden": "is no property here",
+}
+"""What pydantic says otherwise, in words of Python, of values that were JSON once."""
+
 _Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One error of pydantic: `kind` is pydantic's name of it, `place` leads from the root to it, `given` is
-    what stands there, `message` is pydantic's or the rule's own."""
+    what stands there, `message` is pydantic's or the rule's own, without words of Python."""
 
     kind: str
     place: Place
@@ -97,7 +105,10 @@ def problems_of(error: ValidationError) -> Iterator[Problem]:
         given, context = cast("object", details["input"]), details.get("ctx", {})
         items = cast("list[object]", given) if isinstance(given, list) else ()
         if details["type"] != "too_short" or len(items) < context["min_length"]:
-            message = details["msg"].removeprefix("Value error, ")
+            message = _IN_JSON.get(details["type"], details["msg"].removeprefix("Value error, "))
+            if "actual_length" in context:  # of a list or an object, by a name that is Python's
+                kept = message.removeprefix(context["field_type"]).replace(" after validation", "")
+                message = f"{'Array' if isinstance(given, list) else 'Object'}{kept}"
             yield Problem(details["type"], details["loc"], cast("object", given), context, message)
 
 

@@ -124,6 +124,12 @@ class TestRequiredAndUnknownProperties:
         )
         assert {(f.code, f.message) for f in error.findings if f.pointer} == {("missing", REQUIRED)}
 
+    def test_a_size_is_told_without_words_of_python(self) -> None:
+        body = {"split": [{"versionId": "a", "weight": 1}], "updatedBy": "ada"}
+        assert findings(PutTag, orjson.dumps(body)) == [
+            ("/split", "too_short", "Array should have at least 2 items, not 1")  # F36
+        ]
+
     @pytest.mark.parametrize(
         ("shape", "body", "pointers"),
         [

@@ -127,9 +127,10 @@ class TestKeys:
         ("file", "told"),
         [
             (b"", "Invalid JSON"),
-            (b"{}", "/keys Field required"),
-            (b'{"keys": [{}]}', "/keys/0/tenant Field required"),
-            (b'{"keys": [], "more": 1}', "/more Extra inputs are not permitted"),
+            (b"{}", "/keys 'keys' is required here"),
+            (b'{"keys": [{}]}', "/keys/0/tenant 'tenant' is required here"),
+            (b'{"keys": [], "more": 1}', "/more is no property here; accepted are 'keys'"),
+            (b'{"keys": {}}', "/keys must be an array, not an object"),
             (
                 b'{"keys": [{"tenant": "t", "scopes": []}]}',
                 "/keys/0 give either 'key' or 'sha256'",
@@ -142,7 +143,7 @@ class TestKeys:
             ),
             (
                 b'{"keys": [{"tenant": "", "scopes": []}]}',
-                "/keys/0/tenant String should have at least 1 character, "
+                "/keys/0/tenant String should have at least 1 character; "
                 "/keys/0 give either 'key' or 'sha256'",
             ),
             (
@@ -165,9 +166,9 @@ class TestKeys:
             ),
             (
                 orjson.dumps({"keys": [{"key": KEY, "tenant": "", "scopes": ["root"]}]}),
-                "/keys/0/tenant String should have at least 1 character, /keys/0/scopes/0 Input should be "
+                "/keys/0/tenant String should have at least 1 character; /keys/0/scopes/0 must be "
                 "'designer', 'agent', 'tools', 'chat', 'gateway', 'workspace', 'operator', 'privacy' or "
-                "'admin'",
+                "'admin', not 'root'",
             ),
         ],
         ids=lambda value: str(value)[:30],

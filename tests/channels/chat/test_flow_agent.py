@@ -240,6 +240,7 @@ async def test_a_question_without_words_is_tried_again_by_the_flows_model(
             told = chat.model.requests[1].messages[-1]
             assert (told.role, told.tool_call_id) == ("tool", "call-1")
             assert "question" in told.content
+            assert "pydantic" not in told.content
 
 
 async def test_breaking_out_of_a_flow_ends_its_contact(tmp_path: Path, engine_url: str) -> None:  # C9, C15
