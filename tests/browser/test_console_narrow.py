@@ -101,3 +101,45 @@ def test_a_task_shows_that_it_has_the_focus(tmp_path: Path) -> None:
         task.focus()
         expect(task).to_have_css("outline-style", "solid")
         console.was_clean()
+
+
+def test_a_graph_on_a_small_phone(tmp_path: Path) -> None:
+    with opened_console(tmp_path, width="narrow") as console:
+        page = console.page
+        page.set_viewport_size({"width": 360, "height": 740})
+        console.open(a_graph_that_is_arranged(console.base))
+        canvas, tools = page.locator(".canvas"), page.get_by_role("toolbar")
+        expect(page.locator(".react-flow__node").first).to_be_visible()
+        frame, bar = canvas.bounding_box(), tools.bounding_box()
+        assert frame is not None
+        assert bar is not None
+        assert bar["x"] + bar["width"] <= frame["x"] + frame["width"] - 12
+        page.locator(".react-flow__node").first.focus()
+        page.keyboard.press("Enter")
+        close = page.get_by_role("button", name="Close")
+        page.keyboard.press("Tab")
+        expect(close).to_be_focused()  # of the tasks behind the panel none
+        page.keyboard.press("Shift+Tab")
+        assert canvas.evaluate("element => !element.contains(document.activeElement)")
+        close.click()
+        expect(page.get_by_role("button", name="Zoom In")).to_be_visible()
+        page.get_by_label("Search tasks").focus()
+        assert page.evaluate(FOCUSED_IS_SEEN)
+        console.was_clean()
+
+
+def test_the_fields_of_a_split_are_of_one_height(tmp_path: Path) -> None:
+    with opened_console(tmp_path, width="narrow") as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        document = call(console.base, "GET", f"/v1/flows/{flow_id}/versions/clinic-v1")
+        versions = f"/v1/flows/{flow_id}/versions?parentVersionId=clinic-v1"
+        call(console.base, "POST", versions, {**document, "_id": "clinic-v2"})
+        console.open(f"/flows/{flow_id}/publishing")
+        page.get_by_role("button", name="Split").first.click()
+        side = page.locator(".side-form").first
+        version, weight = side.locator("select").bounding_box(), side.locator("input").bounding_box()
+        assert version is not None
+        assert weight is not None
+        assert (version["y"], round(version["height"])) == (weight["y"], 36)
+        console.was_clean()
