@@ -101,7 +101,7 @@ async def mail_service(
             bodies_kept=timedelta(days=config.limits.keep_days),
         )
         agent = working.MailAgent(parts)
-        worker = working.RunWorker(store, agent.process, tuning, metrics, states, agent.decision)
+        worker = working.RunWorker(store, agent.process, tuning, metrics, states, agent.decision, agent.leave)
         intakes = tuple(opened.intake(box, worker, since) for box in config.every_mailbox)
         yield MailService(
             _operators(intakes, database, metrics), intakes, worker, wiring.agent_runs(database, clock)

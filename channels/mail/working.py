@@ -36,6 +36,7 @@ log: Any = structlog.get_logger("flow_engine.mail")
 
 Process = Callable[[HeldRun], Awaitable[ports.RunOutcome]]
 Watch = Callable[[StoredRun], Awaitable[ports.Decision | None]]
+Leave = Callable[[HeldRun], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class MailAgent:
         mailbox = delivery.ImapMailbox(shared, work.place, row.message_id, work.digest, most)
         found = await mailbox.raw()
         if found is None:
-            await self._leave(held)
+            await self.leave(held)
             return ports.RunOutcome("error", work.progress, error=GONE)
 
         def judged() -> tuple[message.ParsedMail, routing.Judgement]:
@@ -115,11 +116,14 @@ class MailAgent:
         sender = mail.sender
         facts = {"email": sender.email, "name": sender.name} if sender is not None else {}
         conversation_id = flow.conversation_of(held.row.mailbox, mail.thread or held.id)
+        if held.row.conversation_id is None:  # for who ends it when no attempt has come to its end
+            await held.write(held.row.model_copy(update={"conversation_id": conversation_id}))
         run = flow.FlowRun(held.id, conversation_id, {**facts, "subject": mail.subject})
         return await stack.enter_async_context(self._parts.flows.contact(profile.flow, run))
 
-    async def _leave(self, held: HeldRun) -> None:
-        """The contact of a run that has waited and now ends without a mail."""
+    async def leave(self, held: HeldRun) -> None:
+        """The contact of a run that ends without having been worked on to its end. Raises RetryLater,
+        CallTheOperator."""
         profile = self._parts.loaded.config.agent.profiles.get(held.row.profile or "")
         if profile is None or profile.flow is None or held.row.conversation_id is None:
             return
@@ -143,7 +147,7 @@ class WorkTuning:
 
 class RunWorker:
     """`process` works on one run; the runs are those of `runs`, and `states` those of the mailboxes. `watch`
-    looks after one that waits."""
+    looks after one that waits, `leave` ends the contact of one that is given up."""
 
     def __init__(
         self,
@@ -153,7 +157,9 @@ class RunWorker:
         metrics: MailMetrics,
         states: Sequence[MailboxState] = (),
         watch: Watch | None = None,
+        leave: Leave | None = None,
     ) -> None:
+        self._leave = leave
         self._runs = runs
         self._states = states
         self._process = process
@@ -247,9 +253,7 @@ class RunWorker:
 
     async def _attempt(self, held: HeldRun) -> None:
         if held.work.attempts > self._tuning.attempts:
-            await self._finish(
-                held, ports.RunOutcome("error", held.work.progress, error="every attempt was ended")
-            )
+            await self._given_up(held, "every attempt was ended")
             return
         await held.event(ports.MailEvent("received", facts={"route": held.row.route, "job": held.row.job}))
         work = asyncio.ensure_future(self._process(held))
@@ -292,9 +296,17 @@ class RunWorker:
         else:
             log.error("run_failed", exc_info=failure)
         if held.work.attempts >= self._tuning.attempts:
-            await self._finish(held, ports.RunOutcome("error", held.work.progress, error=reason))
+            await self._given_up(held, reason)
         else:
             await held.give_back(pause_after(held.work.attempts), failed=True)
+
+    async def _given_up(self, held: HeldRun, reason: str) -> None:
+        if self._leave is not None:
+            try:
+                await self._leave(held)
+            except FlowEngineError as error:
+                log.warning("contact_not_ended", code=error.code)
+        await self._finish(held, ports.RunOutcome("error", held.work.progress, error=reason))
 
     async def _finish(self, held: HeldRun, outcome: ports.RunOutcome) -> None:
         await held.finish(outcome)

@@ -238,6 +238,21 @@ async def test_a_mail_that_is_deleted_while_its_reply_waits_leaves_no_live_conve
     assert smtp.sent == []
 
 
+async def test_a_run_that_is_given_up_leaves_no_live_conversation(
+    world: World, smtp: SmtpServer, engine: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M11, F30
+    def broken(request: LLMRequest) -> Step:
+        raise ArithmeticError
+
+    monkeypatch.setenv("FLOW_ENGINE_JOB_ATTEMPTS", "1")
+    async with world.serving(await agent(world, smtp, engine), broken) as service:
+        world.dovecot.deliver(world.user, mail())
+        (run,) = await ended(service, 1)
+    assert (run["status"], run["error"]) == ("error", "ArithmeticError")
+    page = (await engine.get(f"/v1/conversations/{run['conversation_id']}")).json()
+    assert page["status"] == "closed"
+
+
 async def statuses(service: MailService) -> list[str]:
     """Of the runs, by the numbers of their mails."""
     rows = sorted(await service.runs.rows("default"), key=lambda row: str(row["message_id"]))
