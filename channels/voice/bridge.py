@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import structlog
-from picows import WSError, WSMsgType, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
+from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
 from channels.voice.call import events, ports
 from channels.voice.call.machine import Call
@@ -20,7 +20,7 @@ from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.wires.openai_realtime import RealtimeLink
 from channels.voice.wires.realtime_events import decode
 from channels.voice.wires.realtime_urls import realtime_url
-from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MAX_MODEL_MESSAGE, MessageSocket
+from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MAX_MODEL_MESSAGE, TEXT, MessageSocket
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -80,7 +80,7 @@ class ModelSocket(MessageSocket):
         if self.is_congested:
             self._side.audio_dropped()
         elif self._tap is None and self._transport is not None:
-            self._transport.send(WSMsgType.TEXT, message)
+            self._transport.send(TEXT, message)
         else:
             self.send(message)
 

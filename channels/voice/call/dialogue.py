@@ -27,7 +27,6 @@ Two states say where the model and the caller are:
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Literal
 
 import orjson
@@ -58,31 +57,20 @@ ALREADY_ACTIVE = "conversation_already_has_active_response"
 _REMEMBERED = 64
 
 
-class ResponseState(Enum):
-    IDLE = auto()
-    REQUESTED = auto()
-    ACTIVE = auto()
-
-
-class CallerState(Enum):
-    QUIET = auto()
-    SPEAKING = auto()
-    AWAITING = auto()
-    """A turn has ended, and the model has not begun to answer it."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Response:
-    """`since` is in seconds of the scheduler's clock; `response_id` is empty unless it is active."""
+    """`since` is in seconds of the scheduler's clock; `response_id` is None unless it is active."""
 
-    state: ResponseState = ResponseState.IDLE
+    state: Literal["idle", "requested", "active"] = "idle"
     since: float = 0.0
-    response_id: str = ""
+    response_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    state: CallerState = CallerState.QUIET
+    """Awaiting: a turn has ended, and the model has not begun to answer it."""
+
+    state: Literal["quiet", "speaking", "awaiting"] = "quiet"
     since: float = 0.0
 
 
@@ -115,20 +103,20 @@ class ResponseScheduler:
     @property
     def active(self) -> str | None:
         """The id of the response that the model is giving."""
-        return self._response.response_id if self._response.state is ResponseState.ACTIVE else None
+        return self._response.response_id
 
     @property
     def is_requested(self) -> bool:
-        return self._response.state is ResponseState.REQUESTED
+        return self._response.state == "requested"
 
     @property
     def is_idle(self) -> bool:
         """No response is active or requested; one may be wanted."""
-        return self._response.state is ResponseState.IDLE
+        return self._response.state == "idle"
 
     @property
     def caller_speaks(self) -> bool:
-        return self._caller.state is CallerState.SPEAKING
+        return self._caller.state == "speaking"
 
     @property
     def is_quiet(self) -> bool:
@@ -148,13 +136,13 @@ class ResponseScheduler:
     def may_request(self, now: float) -> bool:
         if not self.wanted or not self.is_idle or self.caller_speaks or now < self._not_before:
             return False
-        return self._caller.state is CallerState.QUIET or now - self._caller.since >= TURN_TAKEN_WITHIN_S
+        return self._caller.state == "quiet" or now - self._caller.since >= TURN_TAKEN_WITHIN_S
 
     def requested(self, now: float) -> None:
         """On its way, at `now` seconds, behind all items that were sent, so that it takes them into
         account."""
         self.wanted = False
-        self._response = _Response(ResponseState.REQUESTED, now)
+        self._response = _Response("requested", now)
         self._answered()
         self._unconfirmed.clear()
 
@@ -193,17 +181,17 @@ class ResponseScheduler:
         """The model lets a turn of the caller pass: 5 seconds after its end nothing has begun. False where a
         response is wanted anyway."""
         caller = self._caller
-        late = caller.state is CallerState.AWAITING and now - caller.since >= TURN_ANSWERED_WITHIN_S
+        late = caller.state == "awaiting" and now - caller.since >= TURN_ANSWERED_WITHIN_S
         return late and not self.wanted
 
     def speech_started(self, now: float) -> None:
-        self._caller = _Caller(CallerState.SPEAKING, now)
+        self._caller = _Caller("speaking", now)
 
     def turn_ended(self, now: float) -> None:
-        self._caller = _Caller(CallerState.AWAITING, now)
+        self._caller = _Caller("awaiting", now)
 
     def started(self, response_id: str, now: float) -> None:
-        self._response = _Response(ResponseState.ACTIVE, now, response_id)
+        self._response = _Response("active", now, response_id)
         self._answered()
         if not self._unconfirmed:
             self.wanted = False
@@ -223,13 +211,13 @@ class ResponseScheduler:
 
     def connection_lost(self) -> None:
         """What was being said or asked for is due again on the next connection."""
-        if not self.is_idle or self._caller.state is not CallerState.QUIET:
+        if not self.is_idle or self._caller.state != "quiet":
             self.wanted = True
         self._response, self._caller = _Response(), _Caller()
         self._unconfirmed.clear()
 
     def _answered(self) -> None:
-        if self._caller.state is CallerState.AWAITING:
+        if self._caller.state == "awaiting":
             self._caller = _Caller()
 
 

@@ -210,7 +210,7 @@ class Call:
 
     @property
     def is_over(self) -> bool:
-        return self._termination.phase is Phase.OVER
+        return self._termination.is_over
 
     def reconfigure(self, settings: ports.SessionSettings) -> None:
         self._use(settings)

@@ -187,10 +187,12 @@ class CallTermination:
     """One call's. `now` arguments are seconds of one monotonic clock. A step that the table does not have
     raises RuntimeError: it would be a bug of the machine."""
 
-    __slots__ = ("_reason", "_until", "phase", "target")
+    __slots__ = ("_reason", "_until", "is_over", "is_under_way", "phase", "target")
 
     def __init__(self) -> None:
         self.phase = Phase.TALKING
+        self.is_under_way = self.is_over = False
+        """By the phase. Each tick asks, and to name a member of an Enum costs as much as ten attributes."""
         self.target: str | None = None
         """Where the call is to be transferred to, a phone number or SIP address."""
         self._reason: EndReason = "failed"
@@ -200,19 +202,16 @@ class CallTermination:
         if phase not in _NEXT[self.phase]:
             raise RuntimeError(f"a call cannot go from {self.phase.name} to {phase.name}")
         self.phase = phase
+        self.is_under_way, self.is_over = phase is not Phase.TALKING, phase is Phase.OVER
 
     def begin(self, reason: EndReason, target: str | None, now: float, *, last_words: bool) -> bool:
         """False when the call is ending already: the first wish counts."""
-        if self.phase is not Phase.TALKING:
+        if self.is_under_way:
             return False
         self._to(Phase.LAST_WORDS if last_words else Phase.PLAY_OUT)
         self.target, self._reason = target, reason
         self._until = now + LEAVE_WITHIN_S * (2 if last_words else 1)
         return True
-
-    @property
-    def is_under_way(self) -> bool:
-        return self.phase is not Phase.TALKING
 
     @property
     def may_speak(self) -> bool:
@@ -226,7 +225,7 @@ class CallTermination:
 
     def is_due(self, now: float) -> bool:
         """The bound has passed: 15 s after the wish, 30 s with last words."""
-        return self.phase in (Phase.LAST_WORDS, Phase.PLAY_OUT) and now >= self._until
+        return self.is_under_way and now >= self._until and self.phase in (Phase.LAST_WORDS, Phase.PLAY_OUT)
 
     def line_stopped(self) -> EndReason | None:
         """Why the call ends with its line; None while a transfer may be what ended it."""
@@ -255,7 +254,7 @@ class CallTermination:
 
     def end(self) -> bool:
         """False when the call was over already."""
-        if self.phase is Phase.OVER:
+        if self.is_over:
             return False
         self._to(Phase.OVER)
         return True

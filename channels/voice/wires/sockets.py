@@ -18,7 +18,7 @@ MOST_UNSENT_BYTES = 8 * 1024 * 1024
 MOST_UNREADABLE = 50
 CLOSE_WITHIN_S = 5.0
 
-_TEXT = WSMsgType.TEXT
+TEXT = WSMsgType.TEXT
 
 
 class MessageSocket(WSListener):
@@ -62,7 +62,7 @@ class MessageSocket(WSListener):
             log.warning("socket_given_up", reason="the other side does not read")
             self.drop()
         else:
-            transport.send(_TEXT, message)
+            transport.send(TEXT, message)
 
     def close(self) -> None:
         """Send what is waiting, say goodbye, and see that the connection ends within seconds. Never
@@ -94,13 +94,13 @@ class MessageSocket(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if kind is _TEXT and frame.fin and self._parts is None:
+        if kind is TEXT and frame.fin and self._parts is None:
             self.message(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
             self.said_goodbye = True
             transport.send_close(frame.get_close_code())
             transport.disconnect()
-        elif kind in (_TEXT, WSMsgType.CONTINUATION):
+        elif kind in (TEXT, WSMsgType.CONTINUATION):
             parts = self._parts = [] if self._parts is None else self._parts
             parts.append(frame.get_payload_as_bytes())
             if sum(map(len, parts)) > self._max_message:
