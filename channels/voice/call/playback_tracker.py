@@ -188,9 +188,10 @@ class PlaybackTracker:
 
     def is_heard(self, item_id: str, now_ms: float) -> bool:
         """Whether the whole item has been played at `now_ms` milliseconds, as far as can be told."""
-        heard = self.heard_ms(now_ms)
-        items = self._sent_items()
-        return all(item.is_whole and item.ends_ms <= heard for item in items if item.item_id == item_id)
+        for item in self._sent_items():
+            if item.item_id == item_id and not (item.is_whole and item.ends_ms <= self.heard_ms(now_ms)):
+                return False
+        return True
 
     @property
     def _sent_ms(self) -> float:
