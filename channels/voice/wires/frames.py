@@ -109,6 +109,8 @@ def audio_of(text: str) -> Audio | None:
     Audio goes from one wire to the other by concatenation, so a quote in it would be a command of whoever
     sent it: nothing but the alphabet passes.
     """
-    payload = text.encode("ascii", "replace")
+    if len(text) % 4 or not text.isascii():
+        return None
+    payload = text.encode()
     bare = payload.rstrip(b"=")
-    return None if len(payload) % 4 or bare.translate(_KEEPS_ALPHABET) != bare else payload
+    return payload if bare.translate(_KEEPS_ALPHABET) == bare else None

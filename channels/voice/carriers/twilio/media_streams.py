@@ -22,7 +22,7 @@ from flow_engine.values import JsonValue
 
 class _Media(msgspec.Struct, frozen=True, gc=False):
     payload: str
-    track: str = "inbound"  # streams of one track may leave its name out
+    track: Literal["inbound"] = "inbound"  # streams of one track may leave its name out
 
 
 class _MediaFrame(msgspec.Struct, frozen=True, gc=False):
@@ -80,10 +80,9 @@ decode_any: Final = frames.event_decoder("event", _READERS)
 def decode_line(frame: bytes | str) -> events.LineEvent | events.Unreadable | None:
     """The event of one frame of JSON, None for one that nobody needs. Never raises."""
     try:
-        media = _read_frame(frame).media
+        audio = audio_of(_read_frame(frame).media.payload)
     except frames.NO_STRUCT:
         return decode_any(frame)
-    audio = audio_of(media.payload) if media.track == "inbound" else None
     return decode_any(frame) if audio is None else CallerAudio(audio)
 
 
@@ -102,7 +101,7 @@ class TwilioLine:
         self._close = close
 
     def play(self, audio: events.Audio) -> None:
-        self._send(b'%b%b"}}' % (self._media, audio))
+        self._send(self._media + audio + b'"}}')
 
     def mark(self, name: str) -> None:
         self._send(b"%b%b}}" % (self._mark, orjson.dumps(name)))
