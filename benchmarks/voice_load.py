@@ -45,7 +45,7 @@ _START = (
 )
 
 
-def _stamp(now: float) -> bytes:
+def stamp_of(now: float) -> bytes:
     return b"%016d" % int(now * 1_000_000)
 
 
@@ -111,9 +111,12 @@ class Model(WSListener):
         ).encode()
         self._load.models[self._slot].add(self)
 
+    def frame(self, stamp: bytes) -> bytes:
+        return b'%b%b%b"}' % (self._head, stamp, FILL)
+
     def speak(self, stamp: bytes) -> None:
         if self._transport is not None:
-            self._transport.send(WSMsgType.TEXT, b'%b%b%b"}' % (self._head, stamp, FILL))
+            self._transport.send(WSMsgType.TEXT, self.frame(stamp))
 
     def _send(self, text: str) -> None:
         if self._transport is not None:
@@ -148,9 +151,12 @@ class Line(WSListener):
         elif b'"mark"' in message[:20]:
             transport.send(WSMsgType.TEXT, message)
 
+    def frame(self, stamp: bytes) -> bytes:
+        return b'%b%b%b"}}' % (self._wire_head, stamp, FILL)
+
     def speak(self, stamp: bytes) -> None:
         if self.transport is not None:
-            self.transport.send(WSMsgType.TEXT, b'%b%b%b"}}' % (self._wire_head, stamp, FILL))
+            self.transport.send(WSMsgType.TEXT, self.frame(stamp))
 
 
 class Load:
@@ -207,7 +213,7 @@ class Load:
                 self.late_slots += 1
                 await asyncio.sleep(0)
             self.slots += 1
-            stamp = _stamp(time.monotonic())
+            stamp = stamp_of(time.monotonic())
             for line in self.lines[slot]:
                 line.speak(stamp)
             for model in tuple(self.models[(slot + SLOTS // 2) % SLOTS]):
