@@ -27,12 +27,15 @@ class ScriptedTool:
 
 
 class ScriptedMcp:
-    """Implements `McpServers`. A URL that is not in the table is a server that cannot be reached. `calls`
-    holds every call of a tool, oldest first."""
+    """Implements `McpServers`. A URL that is not in the table is a server that cannot be reached.
+
+    `calls` holds every call of a tool, oldest first; `is_closed` tells whether `aclose` was called.
+    """
 
     def __init__(self, servers: Mapping[str, tuple[ScriptedTool, ...]]) -> None:
         self._servers = servers
         self.calls: list[RecordedToolCall] = []
+        self.is_closed = False
 
     async def tools(self, url: str) -> tuple[McpTool, ...]:
         return tuple(tool.listed for tool in self._server(url))
@@ -47,7 +50,7 @@ class ScriptedMcp:
         return {"error": f"Unknown tool: {tool}"}
 
     async def aclose(self) -> None:
-        return
+        self.is_closed = True
 
     def _server(self, url: str) -> tuple[ScriptedTool, ...]:
         if url not in self._servers:
