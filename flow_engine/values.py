@@ -20,7 +20,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Decimal
@@ -111,13 +111,19 @@ if missing := set(VARIABLE_TYPES) - VALUE_KINDS.keys():
 
 
 class VariableIndex:
-    """The variables of one flow version, in the flow's order, found by `_id` or by name."""
+    """The variables of one flow version, in the flow's order, found by `_id` or by name. `types` are those of
+    the variables, one by one."""
 
-    __slots__ = ("_by_id", "_by_name")
+    __slots__ = ("_by_id", "_by_name", "types")
 
     def __init__(self, specs: Iterable[VariableSpec]) -> None:
         self._by_id = {spec.id: spec for spec in specs}
         self._by_name = {spec.name: spec for spec in self._by_id.values()}
+        self.types = tuple(spec.type for spec in self._by_id.values())
+
+    @property
+    def ids(self) -> Collection[str]:
+        return self._by_id.keys()
 
     def __iter__(self) -> Iterator[VariableSpec]:
         return iter(self._by_id.values())

@@ -1,6 +1,7 @@
 """What a commit writes, as the arguments of commit.lua."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -22,14 +23,16 @@ TURNS_KEPT = 1_000
 MESSAGES_KEPT = 10_000
 """So many messages are known again, at least half as many: beyond it the older half is forgotten."""
 
-HELD_ARGUMENTS = (
-    "new_tenant",
-    "new_variables",
-    "added_variables",
-    "set_tools",
-    "set_mined",
-    "previous_contacts",
-    "mining",
+HELD_ARGUMENTS = frozenset(
+    {
+        "new_tenant",
+        "new_variables",
+        "added_variables",
+        "set_tools",
+        "set_mined",
+        "previous_contacts",
+        "mining",
+    }
 )
 """Those of which a process holds a decoded copy, beside the session."""
 
@@ -56,13 +59,13 @@ def commit_arguments(
     if new_memory is not None:
         args["reset"] = b"1"
         args["new_tenant"] = orjson.dumps(new_memory.tenant)
-        args["new_variables"] = _flat(new_memory.variables)
+        args["new_variables"] = _flat_shared(new_memory.variables)
     if changes.set_tools:
         args["set_tools"] = _flat(changes.set_tools)
     if changes.set_mined:
         args["set_mined"] = _flat(changes.set_mined)
     if changes.added_variables:
-        args["added_variables"] = _flat(changes.added_variables)
+        args["added_variables"] = _flat_shared(changes.added_variables)
     if changes.set_tools or changes.set_mined or new_memory is not None:
         # That the memory has changed, but for its revision, which the script knows.
         revision = changes.expected_revision if session is None else session.revision
@@ -134,24 +137,25 @@ def _message(turn: DialogueTurn) -> Mapping[str, Argument]:
     }
 
 
-def weight(arguments: Mapping[str, Any], *names: str) -> int:
+def weight(arguments: Mapping[str, Any], names: frozenset[str]) -> int:
     """The bytes of these arguments, which are texts and lists of texts, as far as they are there."""
     weight = 0
-    for name in names:
-        if name in arguments:
-            value = arguments[name]
-            weight += len(value) if isinstance(value, bytes) else sum(map(len, value))
+    for name in names.intersection(arguments):
+        value = arguments[name]
+        weight += len(value) if isinstance(value, bytes) else sum(map(len, value))
     return weight
 
 
 def _flat(entries: Mapping[str, MemoryEntry]) -> Sequence[Value]:
-    """Id, entry, id, entry, … An entry that several variables share, as all empty ones of a type, is encoded
+    """Id, entry, id, entry, …"""
+    return [part for var_id, entry in entries.items() for part in (var_id.encode(), encode_entry(entry))]
+
+
+def _flat_shared(entries: Mapping[str, MemoryEntry]) -> Sequence[Value]:
+    """As `_flat`, of many: an entry that several variables share, as all empty ones of a type do, is encoded
     once."""
-    texts: dict[int, bytes] = {}
-    flat: list[Value] = []
-    for var_id, entry in entries.items():
-        text = texts.get(id(entry))
-        if text is None:
-            text = texts[id(entry)] = encode_entry(entry)
-        flat += (var_id.encode(), text)
-    return flat
+    each = [*entries.values()]
+    distinct = dict(zip(map(id, each), each, strict=True))
+    texts = {number: encode_entry(entry) for number, entry in distinct.items()}
+    shared = map(texts.__getitem__, map(id, each))
+    return [*chain.from_iterable(zip(map(str.encode, entries), shared, strict=True))]

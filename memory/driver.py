@@ -13,8 +13,8 @@ It never repeats a command by itself: a write that is repeated after a lost repl
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,18 +41,46 @@ end
 """
 
 
-class KeyNames(dict[str, str]):
-    """Names of keys, by what a script calls them, for calls of that one script. `sent` is what a driver has
-    made of them, to be used again."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Naming:
+    """How the keys of one script are named, in its order: first those of a conversation, which begin with its
+    tag, by how they end; then those that are the same for many conversations, as they are."""
 
-    __slots__ = ("sent",)
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        super().__init__(names)
-        self.sent: bytes | None = None
+    ends: Mapping[str, str]
+    others: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-@dataclass(frozen=True, slots=True)
+class KeyNames(Mapping[str, str]):
+    """Names of a conversation's keys, by what a script calls them. `tag` is ASCII and has the hash tag of all
+    of them; `reply` is how the key of that name ends, which stands between the others; None: it is left out.
+    """
+
+    __slots__ = ("naming", "reply", "tag")
+
+    def __init__(self, naming: Naming, tag: str, reply: str | None = None) -> None:
+        self.naming = naming
+        self.tag = tag
+        self.reply = reply
+
+    def __getitem__(self, name: str) -> str:
+        if name in self.naming.others:
+            return self.naming.others[name]
+        end = self.reply if name == "reply" else self.naming.ends[name]
+        if end is None:
+            raise KeyError(name)
+        return self.tag + end
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.naming.ends
+        if self.reply is not None:
+            yield "reply"
+        yield from self.naming.others
+
+    def __len__(self) -> int:
+        return len(self.naming.ends) + len(self.naming.others) + (self.reply is not None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Script:
     """A Lua script of a file beside this module, which names what it takes in its first comment lines.
 

@@ -14,38 +14,41 @@ from urllib.parse import quote
 
 from flow_engine.ports.dialogue import ConversationRef, encoded_id
 
-_STATE: Mapping[str, str] = {
-    "snapshot": "snapshot",  # hash: the session and its revisions, see commit.lua
-    "tenant": "tenant",  # string: JSON object
-    "mined": "vars::convMiner",  # hash: variable id → entry
-    "tools": "vars::tools",  # hash: variable id → entry
-    "previous": "previousContacts",  # list of JSON objects
-    "utterances": "utterances",  # list of JSON objects, oldest first
-    "messages": "messages",  # hash: contact and message id → number of arrival, what F33 deduplicates by
-    "journal": "journal",  # stream: one commit an entry under its number, see commit.lua
-    "segments": "journal::segments",  # list: the journal's ended segments, oldest first: `first:bytes`
-    "outbox": "outbox",  # stream: one event an entry, in field "event"
+STATE: Mapping[str, str] = {
+    "snapshot": "::snapshot",  # hash: the session and its revisions, see commit.lua
+    "tenant": "::tenant",  # string: JSON object
+    "mined": "::vars::convMiner",  # hash: variable id → entry
+    "tools": "::vars::tools",  # hash: variable id → entry
+    "previous": "::previousContacts",  # list of JSON objects
+    "utterances": "::utterances",  # list of JSON objects, oldest first
+    "messages": "::messages",  # hash: contact and message id → number of arrival, what F33 deduplicates by
+    "journal": "::journal",  # stream: one commit an entry under its number, see commit.lua
+    "segments": "::journal::segments",  # list: the journal's ended segments, oldest first: `first:bytes`
+    "outbox": "::outbox",  # stream: one event an entry, in field "event"
 }
-"""What a script calls a key, and the end of the key's name."""
-
+"""What a script calls a key, and how its name ends."""
+ERASING_END = "::erasing"
 
 NAMES_KEPT = 4_096
-"""Conversations whose keys' names are kept, a kilobyte each."""
+"""Conversations of which it is kept how their keys begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationKeys:
-    """`named` are the keys that live and expire together, by what the scripts call them. Ids in them are
-    percent-encoded UTF-8."""
+    """All keys of a conversation, each of which begins with its hash tag. Ids in it are percent-encoded
+    UTF-8."""
 
     tag: str
-    named: Mapping[str, str]
 
     @classmethod
     @lru_cache(maxsize=NAMES_KEPT)
     def of(cls, conversation: ConversationRef) -> ConversationKeys:
-        tag = f"{{{encoded_id(conversation.tenant_id)}:{encoded_id(conversation.conversation_id)}}}"
-        return cls(tag, {name: f"{tag}::{end}" for name, end in _STATE.items()})
+        return cls(f"{{{encoded_id(conversation.tenant_id)}:{encoded_id(conversation.conversation_id)}}}")
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        """The keys that live and expire together, by what the scripts call them."""
+        return {name: self.tag + end for name, end in STATE.items()}
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -66,7 +69,7 @@ class ConversationKeys:
     def erasing(self) -> str:
         """String: an erasure that is not done yet, see erase.lua. While it is there, no other conversation
         begins under the id."""
-        return f"{self.tag}::erasing"
+        return self.tag + ERASING_END
 
     @property
     def forks(self) -> str:
@@ -86,7 +89,12 @@ class ConversationKeys:
 
     def reply(self, idempotency_key: str | None) -> str:
         """Where the reply to a request with that key is kept; None names one that no request reads."""
-        return f"{self.tag}::reply::{quote(idempotency_key, safe='') if idempotency_key else '-'}"
+        return self.tag + reply_end(idempotency_key)
+
+
+def reply_end(idempotency_key: str | None) -> str:
+    """Of the key of a reply, see `ConversationKeys.reply`."""
+    return f"::reply::{quote(idempotency_key, safe='') if idempotency_key else '-'}"
 
 
 def snapshots_of(tenant_id: str) -> tuple[str, str, str]:

@@ -28,16 +28,19 @@ from flow_engine.runtime.mining_state import NOTHING_MINED, decode_mining
 from flow_engine.runtime.session import Session, decode_session
 from memory import codec
 from memory.commit import HELD_ARGUMENTS, commit_arguments, weight
-from memory.driver import Driver, KeyNames, Script
+from memory.driver import Driver, KeyNames, Naming, Script
 from memory.erasing import EARLY_JOB_DELAY, Eraser
 from memory.held import HeldConversations
 from memory.keys import (
+    ERASING_END,
     JOBS_KEY,
     NAMES_KEPT,
+    STATE,
     ConversationKeys,
     definition_key,
     due_score,
     index_key,
+    reply_end,
 )
 
 FORKS_LIFETIME_S = 400 * 24 * 60 * 60
@@ -50,28 +53,16 @@ as they are."""
 _FOUND_UNDONE: tuple[JobKind, ...] = ("relay", "mine")
 
 _LOAD = Script.read("load")
+_NO_REPLY = reply_end(None)
+_READ = Naming({name: STATE[name] for name in _LOAD.keys[:-1]})
 
 
 @lru_cache(maxsize=NAMES_KEPT)
-def _keys_to_read(conversation: ConversationRef) -> tuple[ConversationKeys, Mapping[str, str]]:
-    """All of a conversation's keys, and what the script that reads calls those that it takes each time."""
-    keys = ConversationKeys.of(conversation)
-    return keys, KeyNames({name: keys.named[name] for name in _LOAD.keys[:-1]})
-
-
-@lru_cache(maxsize=NAMES_KEPT)
-def _keys_to_write(
-    conversation: ConversationRef, content_hash: str, together: bool
-) -> tuple[ConversationKeys, str, Mapping[str, str]]:
-    """All of a conversation's keys, that of its definition, and what the script that commits calls those that
-    it takes without an idempotency key; `together`: one server holds every slot."""
-    keys = ConversationKeys.of(conversation)
-    definition = definition_key(conversation.tenant_id, content_hash)
-    script_keys = {**keys.named, "erasing": keys.erasing, "reply": keys.reply(None)}
-    if together:
-        index = index_key(conversation.tenant_id)
-        script_keys |= {"definition": definition, "jobs": JOBS_KEY, "index": index}
-    return keys, definition, KeyNames(script_keys)
+def _written(tenant_id: str, content_hash: str, together: bool) -> tuple[str, Naming]:
+    """The key of a definition, and those of a commit on it; `together`: one server holds every slot."""
+    definition = definition_key(tenant_id, content_hash)
+    others = {"definition": definition, "jobs": JOBS_KEY, "index": index_key(tenant_id)}
+    return definition, Naming({**STATE, "erasing": ERASING_END}, others if together else {})
 
 
 class MemoryManager:
@@ -97,13 +88,12 @@ class MemoryManager:
         idempotency: IdempotencyKey | None = None,
         with_turns: bool = False,
     ) -> storage.LoadedConversation:
-        keys, script_keys = _keys_to_read(conversation)
-        if idempotency is not None:
-            script_keys = {**script_keys, "reply": keys.reply(idempotency.key)}
+        keys = ConversationKeys.of(conversation)
+        reply_to = None if idempotency is None else reply_end(idempotency.key)
         held = self._held.get(conversation)
         found = await self._driver.run(
             _LOAD,
-            script_keys,
+            KeyNames(_READ, keys.tag, reply_to),
             {"with_turns": b"1" if with_turns else b"0", "known": b"" if held is None else held.state},
         )
         if isinstance(found, bytes):  # it is the state that is held, and nothing else was asked for
@@ -172,9 +162,9 @@ class MemoryManager:
 
     async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
         single_node = self._driver.single_node
-        keys, definition, script_keys = _keys_to_write(conversation, changes.content_hash, single_node)
-        if changes.idempotency is not None:
-            script_keys = {**script_keys, "reply": keys.reply(changes.idempotency.key)}
+        keys = ConversationKeys.of(conversation)
+        definition, naming = _written(conversation.tenant_id, changes.content_hash, single_node)
+        reply_to = _NO_REPLY if changes.idempotency is None else reply_end(changes.idempotency.key)
         hurried: Sequence[DueJob] = ()
         if not single_node:
             # Before the commit, else a process that dies in between leaves a cause without its job; and not
@@ -191,7 +181,9 @@ class MemoryManager:
         self._commits += 1
         stamp = b"%b%x" % (self._process, self._commits)
         arguments = commit_arguments(conversation, changes, stamp)
-        verdict, *rest = await self._driver.run(self._commit, script_keys, arguments, confirmed=True)
+        verdict, *rest = await self._driver.run(
+            self._commit, KeyNames(naming, keys.tag, reply_to), arguments, confirmed=True
+        )
         if not single_node:
             await self._write_down(hurried)  # whatever the verdict: an earlier commit may have died here
         match verdict:
@@ -210,8 +202,8 @@ class MemoryManager:
                 self._held.written(
                     conversation,
                     changes,
-                    session_bytes=weight(arguments, "session"),
-                    rest_bytes=weight(arguments, *HELD_ARGUMENTS),
+                    session_bytes=0 if changes.session is None else len(cast("bytes", arguments["session"])),
+                    rest_bytes=weight(arguments, HELD_ARGUMENTS),
                     memory_revision=int(memory_revision),
                     state_before=state_before or changes.expected_state,
                     state=state,

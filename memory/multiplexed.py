@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
@@ -21,7 +21,7 @@ from redis import exceptions
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from memory.driver import KeyNames, Script, Subscription
+from memory.driver import KeyNames, Naming, Script, Subscription
 from memory.redis_py import ANSWER_WITHIN_S, ERRORS_TRANSLATED, TRANSLATED, RedisPyDriver, translate
 
 LOOKED_AGAIN_AFTER_S = 0.1
@@ -43,36 +43,64 @@ class _Heads(dict[int, bytes]):
 _HEADS = _Heads({size: b"\r\n$%d\r\n" % size for size in range(4_096)})
 
 
+class _Form(NamedTuple):
+    """What the calls of a script that have the same arguments have in common. `plain` are those that are no
+    lists, in the order in which they are sent; `before`, `after`, `lists`: what is sent before the head of
+    each of them, after the last one, and before the length of each list. `parts` of a call that has neither
+    keys nor lists with values."""
+
+    parts: int
+    plain: tuple[str, ...]
+    before: tuple[bytes, ...]
+    after: bytes
+    lists: tuple[tuple[str, bytes], ...]
+
+
+@lru_cache(maxsize=1_024)
+def _form(script: Script, names: tuple[str, ...]) -> _Form:
+    """KeyError: names that the script has not, or lacks."""
+    options = tuple(name for name in names if name in script.options)
+    lists = tuple(name for name in names if name in script.lists)
+    for name in {*names}.symmetric_difference((*script.scalars, *options, *lists)):
+        raise KeyError(name)
+    given = _parts((b"%d" % len(options),)) if script.options else b""
+    sent = {name: _parts((name.encode(),)) for name in (*options, *lists)}
+    if options:
+        sent[options[0]], given = given + sent[options[0]], b""
+    return _Form(
+        parts=3 + len(script.scalars) + bool(script.options) + 2 * len(options) + 2 * len(lists),
+        plain=(*script.scalars, *options),
+        before=(*[b"" for _ in script.scalars], *[sent[name] for name in options]),
+        after=given,
+        lists=tuple((name, sent[name]) for name in lists),
+    )
+
+
 def evaluation(
     command: str, named: str, script: Script, keys: Mapping[str, str], args: Mapping[str, Any]
 ) -> bytes:
     """A call of a script as it is sent: `EVALSHA` with its SHA-1, or `EVAL` with its source; the arguments
-    are those of `Script.values`. Where all are bytes, and the keys were used before, in two thirds of the
-    time of hiredis. KeyError: names that the script has not."""
-    names = _names_sent(script)
-    options: list[bytes] = []
-    lists: list[bytes] = []
-    count = 3 + len(keys) + len(script.scalars)
+    are those of `Script.values`. Where all are bytes, in two thirds of the time of hiredis. KeyError: names
+    that the script has not."""
+    count, plain, before, after, lists = _form(script, (*args,))
+    told: list[bytes] = []
     try:
-        for name, value in args.items():
-            if (sent := names.get(name)) is None:
-                if name not in script.scalars:
-                    raise KeyError(name)
-            elif name in script.lists:
-                number = b"%d" % len(value)
-                lists += (sent, _HEADS[len(number)], number, _parts(value))
-                count += 2 + len(value)
-            else:
-                options += (sent, _HEADS[len(value)], value)
-        if script.options:
-            given = len(options) // 3  # each has its name, a head and its value
-            number = b"%d" % given
-            lists = [_HEADS[len(number)], number, *options, *lists]
-            count += 1 + 2 * given
-        told = _parts([args[name] for name in script.scalars]) + b"".join(lists)
+        for name, sent in zip(plain, before, strict=True):
+            value = args[name]
+            told += (sent, _HEADS[len(value)], value)
+        told.append(after)
+        for name, sent in lists:
+            values = args[name]
+            number = b"%d" % len(values)
+            told += (sent, _HEADS[len(number)], number)
+            told += [_HEADS[len(value)] + value for value in values]
+            count += len(values)
+        text = b"".join(told)
     except TypeError:  # not all are bytes
         return _pack((command, named, len(keys), *script.names(keys), *script.values(args)))
-    return b"*%d%b%b%b\r\n" % (count, _called(command, named, len(keys)), _keys_sent(script, keys), told)
+    number_of_keys = len(keys)
+    called = _called(command, named, number_of_keys)
+    return b"*%d%b%b%b\r\n" % (count + number_of_keys, called, _keys_sent(script, keys), text)
 
 
 @lru_cache(maxsize=256)
@@ -81,32 +109,28 @@ def _called(command: str, named: str, number_of_keys: int) -> bytes:
 
 
 def _keys_sent(script: Script, keys: Mapping[str, str]) -> bytes:
-    known = isinstance(keys, KeyNames)
-    if known and keys.sent is not None:
-        return keys.sent
-    names = tuple(script.names(keys))
-    text = "".join([f"\r\n${len(name)}\r\n{name}" for name in names])
-    sent = text.encode() if text.isascii() else _parts([name.encode() for name in names])
-    if known:
-        keys.sent = sent
-    return sent
+    if not isinstance(keys, KeyNames):
+        return _parts([name.encode() for name in script.names(keys)])
+    tag = keys.tag.encode()
+    between, others = _named(keys.naming, len(tag))
+    if keys.reply is None:
+        return tag.join(between) + others
+    end = keys.reply.encode()
+    return b"%b%b%b%b%b" % (tag.join(between), _HEADS[len(tag) + len(end)], tag, end, others)
 
 
-_names_of: dict[str, Mapping[str, bytes]] = {}
+@lru_cache(maxsize=1_024)
+def _named(naming: Naming, tag_bytes: int) -> tuple[Sequence[bytes], bytes]:
+    """What is sent between tags of so many bytes, and the keys without a tag."""
+    ends = [end.encode() for end in naming.ends.values()]
+    heads = [_HEADS[tag_bytes + len(end)] for end in ends]
+    between = [before + head for before, head in zip([b"", *ends], [*heads, b""], strict=True)]
+    return between, _parts([name.encode() for name in naming.others.values()])
 
 
-def _names_sent(script: Script) -> Mapping[str, bytes]:
-    """Of its options and lists."""
-    sent = _names_of.get(script.sha)
-    if sent is None:
-        names = (*script.options, *script.lists)
-        sent = _names_of[script.sha] = {name: _parts((name.encode(),)) for name in names}
-    return sent
-
-
-def _parts(values: Iterable[Any]) -> bytes:
+def _parts(values: Sequence[Any]) -> bytes:
     """TypeError: they are not all bytes."""
-    return b"".join([part for value in values for part in (_HEADS[len(value)], value)])
+    return b"".join([_HEADS[len(value)] + value for value in values])
 
 
 _ERRORS: Mapping[str, type[exceptions.RedisError]] = {
@@ -388,7 +412,7 @@ class MultiplexedDriver(RedisPyDriver):
     ) -> Any:
         if confirmed and self._wait_replicas:
             return await super().run(script, keys, args, confirmed=True)
-        key = keys[script.keys[0]]
+        key = keys.tag if isinstance(keys, KeyNames) else keys[script.keys[0]]
         try:  # costs nothing where nothing is raised, as a context does
             return await self._send(key, evaluation("EVALSHA", script.sha, script, keys, args))
         except exceptions.NoScriptError:

@@ -61,14 +61,9 @@ class MemoryEntry(msgspec.Struct, frozen=True, rename="camel"):
 
 def empty_entries(specs: values.VariableIndex, contact_id: str) -> dict[str, MemoryEntry]:
     """Every variable as it starts, by id. Those of a type share one entry, so that it is encoded once."""
-    shared: dict[str, MemoryEntry] = {}
-    entries: dict[str, MemoryEntry] = {}
-    for spec in specs:
-        kind = spec.type
-        if kind not in shared:
-            shared[kind] = MemoryEntry(kind, None, None, None, contact_id, None)
-        entries[spec.id] = shared[kind]
-    return entries
+    types = specs.types
+    shared = {kind: MemoryEntry(kind, None, None, None, contact_id, None) for kind in {*types}}
+    return dict(zip(specs.ids, map(shared.__getitem__, types), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from redis import exceptions
 from flow_engine.errors import CallTheOperator, RetryLater
 from memory import multiplexed
 from memory.connection import connect
-from memory.driver import KeyNames, Script, Subscription
+from memory.driver import KeyNames, Naming, Script, Subscription
 from memory.multiplexed import Address, MultiplexedDriver, MultiplexedSubscription, evaluation
 from memory.redis_py import driver_to, translate
 from tests.ports import free_port
@@ -63,19 +63,47 @@ def argument_sets(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str,
     return st.fixed_dictionaries(given_always, optional=left_out)
 
 
+def named(keys: list[str]) -> Mapping[str, str]:
+    return dict(zip(COMMIT.keys, keys, strict=False))
+
+
+REPLY_AT = COMMIT.keys.index("reply")
+
+
+@st.composite
+def key_names(draw: st.DrawFn) -> KeyNames:
+    ends = draw(st.lists(st.text(max_size=30), min_size=REPLY_AT, max_size=REPLY_AT))
+    reply = draw(st.none() | st.text(max_size=30))
+    behind = COMMIT.keys[REPLY_AT + 1 :] if reply is not None else ()
+    others = draw(st.lists(st.text(max_size=30), max_size=len(behind)))
+    naming = Naming(named(ends), dict(zip(behind, others, strict=False)))
+    return KeyNames(naming, draw(st.text(st.characters(codec="ascii"), max_size=300)), reply)
+
+
 @given(
-    keys=st.lists(st.text(max_size=30), min_size=1, max_size=len(COMMIT.keys)),
+    keys=st.one_of(
+        key_names(), st.lists(st.text(max_size=30), min_size=1, max_size=len(COMMIT.keys)).map(named)
+    ),
     args=st.one_of(argument_sets(OF_BYTES), argument_sets(VALUES)),
-    again=st.booleans(),
 )
 def test_a_call_of_a_script_is_written_as_hiredis_writes_it(
-    keys: list[str], args: dict[str, Any], again: bool
+    keys: Mapping[str, str], args: dict[str, Any]
 ) -> None:
-    names = KeyNames(dict(zip(COMMIT.keys, keys, strict=False)))
-    number, packed = COMMIT.packed(names, args)
-    for _ in range(1 + again):  # what was made of the keys is used again
-        sent = evaluation("EVALSHA", COMMIT.sha, COMMIT, names, args)
-        assert sent == hiredis.pack_command(("EVALSHA", COMMIT.sha, number, *packed))
+    number, packed = COMMIT.packed(keys, args)
+    sent = evaluation("EVALSHA", COMMIT.sha, COMMIT, keys, args)
+    assert sent == hiredis.pack_command(("EVALSHA", COMMIT.sha, number, *packed))
+
+
+@given(keys=key_names(), other=key_names())
+def test_the_names_of_a_conversations_keys_are_those_of_a_plain_mapping(
+    keys: KeyNames, other: KeyNames
+) -> None:
+    plain = {name: keys[name] for name in keys}
+    assert keys == plain
+    assert (keys == other) == (plain == dict(other))
+    assert len(keys) == len(plain)
+    assert "nothing" not in keys
+    assert ("reply" in keys) == (keys.reply is not None)
 
 
 def test_a_call_of_a_script_has_the_names_of_the_script_alone() -> None:
