@@ -55,7 +55,7 @@ NamedText = tuple[str, str]
 """A section of the prompt: what it is called, and its text, empty for one that is left out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Prefix:
     """What stays the same. `hash`: 32 hexadecimal digits of the SHA-256 of `text` in UTF-8; `json`: the text
     as it stands in JSON, without its quotes."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import cast
+from weakref import ref
 
 import msgspec
 import orjson
@@ -18,7 +19,7 @@ from flow_engine.runtime.agent_data import known_variables, prompt_input, told_o
 from flow_engine.runtime.events import Sender, dialogue_event, marked_unread
 from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
-from flow_engine.runtime.prompt import Prompt, same_until
+from flow_engine.runtime.prompt import Prefix, Prompt, same_until
 from flow_engine.runtime.replies import MemoryDump, UtteranceReply
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
@@ -47,21 +48,31 @@ class Utterance(msgspec.Struct, frozen=True):
 
 
 QUIET_REST_BYTES = 1024
-"""What a reply takes beside its body."""
+"""What a reply takes beside its texts."""
 _ALWAYS = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class ReadReply(msgspec.Struct, frozen=True):
-    """The reply to a read, bytes of JSON, as it is from `made_at` until `same_until` (UTC) while `state` is
-    what is stored; b"" for one that is right once. `etag` names all that it depends on but the clock, quoted
-    as RFC 9110 has it. `fresh`: its memory has read every user turn. `tells`: it has a command for the agent,
-    which is told once."""
+    """The reply to a read. `body` is JSON; `etag` names all that it depends on but the clock, quoted as RFC
+    9110 has it. `fresh`: its memory has read every user turn. `tells`: it has a command for the agent, which
+    is told once."""
 
     body: bytes
-    state: bytes
     etag: str = ""
     fresh: bool = True
     tells: bool = False
+
+
+class QuietReply(msgspec.Struct, frozen=True):
+    """The reply to a read, as it is from `made_at` until `same_until` (UTC) while `state` is what is stored.
+    `texts` are the bytes of its body between those of a prefix, which conversations share and a composer
+    keeps: the reply is over with it."""
+
+    texts: tuple[bytes, ...]
+    state: bytes
+    prefix: ref[Prefix] | None = None
+    etag: str = ""
+    fresh: bool = True
     made_at: datetime = _ALWAYS[0]
     same_until: datetime = _ALWAYS[1]
 
@@ -72,8 +83,8 @@ class QuietReplies:
     time."""
 
     def __init__(self, most_bytes: int) -> None:
-        self._kept = Kept[tuple[ConversationRef, str | None], ReadReply](
-            most_bytes, lambda reply: len(reply.body) + QUIET_REST_BYTES
+        self._kept = Kept[tuple[ConversationRef, str | None], QuietReply](
+            most_bytes, lambda reply: sum(map(len, reply.texts)) + QUIET_REST_BYTES
         )
 
     def find(
@@ -81,13 +92,17 @@ class QuietReplies:
     ) -> ReadReply | None:
         """`form` is what was asked for. None where nothing is kept that is right `now`, in UTC."""
         kept = self._kept.get((conversation, form))
-        if kept is not None and kept.state == state and kept.made_at <= now < kept.same_until:
-            return kept
-        return None
+        if kept is None or kept.state != state or not kept.made_at <= now < kept.same_until:
+            return None
+        shared = b""
+        if kept.prefix is not None:
+            if (prefix := kept.prefix()) is None:
+                return None
+            shared = prefix.json
+        return ReadReply(shared.join(kept.texts), kept.etag, kept.fresh)
 
-    def keep(self, conversation: ConversationRef, form: str | None, reply: ReadReply) -> None:
-        if reply.state:
-            self._kept.put((conversation, form), reply)
+    def keep(self, conversation: ConversationRef, form: str | None, reply: QuietReply) -> None:
+        self._kept.put((conversation, form), reply)
 
 
 class DialogueService:
@@ -178,19 +193,15 @@ class DialogueService:
         if prompt.conditions is not None or prompt.stale:
             told = repr((prompt.conditions, prompt.suggested, prompt.stale))
             known = f"{known}-{sha256(told.encode()).hexdigest()[:16]}"
-        reply = ReadReply(
-            body=_prompt_reply(
-                prompt, revisions, fresh=fresh, command=command, approval=told_of_approval(runner)
-            ),
-            state=state,
-            etag=f'"{revisions[0]}-{revisions[1]}-{known}"',
-            fresh=fresh,
-            tells=command is not None,
-            made_at=runner.now,
-            same_until=same_until(inputs),
+        etag = f'"{revisions[0]}-{revisions[1]}-{known}"'
+        texts = _prompt_reply(
+            prompt, revisions, fresh=fresh, command=command, approval=told_of_approval(runner)
         )
-        self._quiet.keep(conversation, memory_format, reply)
-        return reply
+        if state:
+            until = same_until(inputs)
+            kept = QuietReply(texts, state, ref(prompt.stable), etag, fresh, runner.now, until)
+            self._quiet.keep(conversation, memory_format, kept)
+        return ReadReply(prompt.stable.json.join(texts), etag, fresh, command is not None)
 
     def _count(self, fresh: bool) -> None:
         self._transactor.observer.count("prompts", memory="fresh" if fresh else "stale")
@@ -274,12 +285,13 @@ class DialogueService:
         """`get_memory` as JSON."""
         loaded = await self._transactor.memory.load(conversation)
         kept = self._quiet.find(conversation, "memory", loaded.state, self._transactor.clock.now())
-        if kept is None:
-            dump = await self._dump(conversation, loaded)
-            ages = any("ageS" in variable for variable in dump["vars"])
-            kept = ReadReply(orjson.dumps(dump), b"" if ages else loaded.state)
-            self._quiet.keep(conversation, "memory", kept)
-        return kept.body
+        if kept is not None:
+            return kept.body
+        dump = await self._dump(conversation, loaded)
+        body = orjson.dumps(dump)
+        if loaded.state and not any("ageS" in variable for variable in dump["vars"]):
+            self._quiet.keep(conversation, "memory", QuietReply((body,), loaded.state))
+        return body
 
     async def get_memory(self, conversation: ConversationRef) -> MemoryDump:
         """The whole memory, for an agent to hand to the tools that it runs (F32). JSON values, times in
@@ -391,22 +403,19 @@ def _prompt_reply(
     fresh: bool,
     command: str | None,
     approval: Mapping[str, object],
-) -> bytes:
-    """`PromptReply` as JSON: what stays the same is JSON already, and stands in it twice."""
-    prefix, volatile = prompt.stable.json, orjson.dumps(prompt.volatile)[1:-1]
-    return b"".join(
-        (
-            *(
-                b'{"prompt":"',
-                prefix,
-                b"\\n\\n",
-                volatile,
-                b'","revision":%d,"memoryRevision":%d' % revisions,
-            ),
-            b',"prefixHash":"%b","parts":{"prefix":"' % prompt.stable.hash.encode(),
-            *(prefix, b'","volatile":"', volatile, b'"},"memoryFresh":'),
-            *(b"true" if fresh else b"false", b',"command":', orjson.dumps(command)),
-            *(b',"suggestedTasks":', orjson.dumps(prompt.suggested)),
-            b"," + orjson.dumps(approval)[1:] if approval else b"}",
-        )
+) -> tuple[bytes, ...]:
+    """`PromptReply` as JSON, but for the prefix, which stands between each two of these texts."""
+    volatile = orjson.dumps(prompt.volatile)[1:-1]
+    known = volatile, *revisions, prompt.stable.hash.encode()
+    return (
+        b'{"prompt":"',
+        b'\\n\\n%b","revision":%d,"memoryRevision":%d,"prefixHash":"%b","parts":{"prefix":"' % known,
+        b"".join(
+            (
+                *(b'","volatile":"', volatile, b'"},"memoryFresh":', b"true" if fresh else b"false"),
+                *(b',"command":', orjson.dumps(command), b',"suggestedTasks":'),
+                orjson.dumps(prompt.suggested),
+                b"," + orjson.dumps(approval)[1:] if approval else b"}",
+            )
+        ),
     )

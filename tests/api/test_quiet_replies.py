@@ -10,8 +10,10 @@ import pytest
 from fakeredis import FakeServer
 
 from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime import prompt
 from flow_engine.runtime.platform import Platform
-from flow_engine.use_cases.dialogue import DialogueService, QuietReplies, ReadReply
+from flow_engine.runtime.prompt import Composer, Prompt, PromptInput
+from flow_engine.use_cases.dialogue import DialogueService, QuietReplies, QuietReply
 from flow_engine.use_cases.transactor import QUIET_BYTES, ConversationDependencies, Transactor
 from tests.api.harness import BASE_URL, T0, Scene, SettableClock, clinic, entry, open_scene
 from tests.flow_engine.listening.test_mining import dependencies_of
@@ -21,10 +23,21 @@ PATH = "/v1/prompt/conv-1"
 REF = ConversationRef("default", "conv-1")
 
 
-def reader(scene: Scene, known: ConversationDependencies | None = None) -> DialogueService:
+class CountingComposer(Composer):
+    composed = 0
+
+    def compose(self, inputs: PromptInput) -> Prompt:
+        self.composed += 1
+        return super().compose(inputs)
+
+
+def reader(
+    scene: Scene, known: ConversationDependencies | None = None, composer: Composer | None = None
+) -> DialogueService:
     """A process that has composed nothing yet."""
     known = known or dependencies_of(scene)
     shared = replace(known, platform=Platform(known.platform.prompts, lambda: BASE_URL, "markdown"))
+    shared.platform.composer = composer or shared.platform.composer
     return DialogueService(Transactor(shared), shared)
 
 
@@ -82,30 +95,49 @@ async def test_two_processes_that_keep_replies_answer_as_one_that_keeps_none(see
 async def test_what_is_unchanged_is_not_made_again() -> None:
     async with open_scene(clinic()) as scene:
         await scene.started()
-        dialogue = reader(scene)
+        composer = CountingComposer()
+        dialogue = reader(scene, composer=composer)
         first = await dialogue.prompt(REF)
-        assert await dialogue.prompt(REF) is first
-        assert await dialogue.prompt(REF, memory_format="toon") is not first
+        assert await dialogue.prompt(REF) == first
+        assert composer.composed == 1
+        assert await dialogue.prompt(REF, memory_format="toon") != first
         await scene.written(entry("size", "S"))
         written = await dialogue.prompt(REF)
         assert b"|size||S|" in written.body
         scene.clock.advance(milliseconds=999)
-        assert await dialogue.prompt(REF) is written
+        assert await dialogue.prompt(REF) == written
+        assert composer.composed == 3
         scene.clock.advance(milliseconds=1)
-        assert await dialogue.prompt(REF) is not written  # the memory is a second old
+        assert await dialogue.prompt(REF) != written  # the memory is a second old
         scene.clock.advance(seconds=-2)
-        assert await dialogue.prompt(REF) is not written  # nor is it right before it was made
+        await dialogue.prompt(REF)
+        assert composer.composed == 5  # nor is it right before it was made
+
+
+async def test_a_kept_reply_shares_its_prefix_and_is_over_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_scene(clinic()) as scene:
+        await scene.started()
+        whole = await reader(scene).prompt(REF)
+        monkeypatch.setattr(prompt, "PREFIX_BYTES", 1)  # none is kept
+        composer = CountingComposer()
+        dialogue = reader(scene, composer=composer)
+        for times in (1, 2):
+            assert await dialogue.prompt(REF) == whole
+            assert composer.composed == times
 
 
 async def test_who_waits_is_not_answered_with_what_was_not_fresh() -> None:
     async with open_scene(clinic()) as scene:
         await scene.started()
         await scene.say("m1", "An ECG")
-        dialogue = reader(scene)
+        composer = CountingComposer()
+        dialogue = reader(scene, composer=composer)
         stale = await dialogue.prompt(REF)
         assert not stale.fresh
-        assert await dialogue.prompt(REF) is stale
-        assert await dialogue.prompt(REF, wait_s=0.01) is not stale
+        assert await dialogue.prompt(REF) == stale
+        assert composer.composed == 1
+        await dialogue.prompt(REF, wait_s=0.01)
+        assert composer.composed == 2
 
 
 async def test_an_unchanged_memory_is_not_told_anew() -> None:  # F32
@@ -126,15 +158,9 @@ def test_replies_that_are_kept_have_a_bound_in_bytes() -> None:
     quiet, body = QuietReplies(QUIET_BYTES), b"x" * (QUIET_BYTES // 10)
     refs = [ConversationRef("t", str(number)) for number in range(30)]
     for ref in refs:
-        quiet.keep(ref, None, ReadReply(body, b"state"))
+        quiet.keep(ref, None, QuietReply((body,), b"state"))
     found = [ref for ref in refs if quiet.find(ref, None, b"state", T0) is not None]
     assert found == refs[-9:]
     assert quiet.find(refs[-1], None, b"another", T0) is None
-    quiet.keep(refs[0], None, ReadReply(b"x" * QUIET_BYTES, b"state"))
+    quiet.keep(refs[0], None, QuietReply((b"x" * QUIET_BYTES,), b"state"))
     assert quiet.find(refs[0], None, b"state", T0) is None
-
-
-def test_what_is_right_once_is_not_kept() -> None:
-    quiet, ref = QuietReplies(QUIET_BYTES), ConversationRef("t", "c")
-    quiet.keep(ref, None, ReadReply(b"{}", b""))
-    assert quiet.find(ref, None, b"", T0) is None
