@@ -258,7 +258,14 @@ class SchemaRoutes:
 
     async def page(self, call: Call) -> Response:
         """Raises LookElsewhere `page_unknown`."""
-        pages = {each.stem: each for each in (_PAGES / "docs").glob("*.md")}
+        return self._page(call, _PAGES / "docs")
+
+    async def decision(self, call: Call) -> Response:
+        """Raises LookElsewhere `page_unknown`."""
+        return self._page(call, _PAGES / "docs" / "decisions")
+
+    def _page(self, call: Call, folder: Path) -> Response:
+        pages = {each.stem: each for each in folder.glob("*.md")}
         page = call.path("page")
         if page not in pages:
             raise LookElsewhere("page_unknown", f"there is no page {page!r}; {nearest(page, sorted(pages))}")
@@ -288,6 +295,12 @@ class SchemaRoutes:
             summary="A page of the documentation",
             problems=(404,),
         )
+        decision = replace(
+            page,
+            route="GET /docs/decisions/{page}.md",
+            handler=self.decision,
+            summary="What was decided, and against what",
+        )
         schemas = [
             Endpoint(
                 f"GET {path}",
@@ -308,4 +321,4 @@ class SchemaRoutes:
                 (f"/schemas/{name}.json", f"JSON Schema of {what}, the newest"),
             )
         ]
-        return [overview, readme, page, *schemas]
+        return [overview, readme, page, decision, *schemas]

@@ -34,14 +34,20 @@ from benchmarks.results import MeasurementFailed
 from benchmarks.scale_model import Assumptions, Figures, read_figures, to_text, write_figures
 from benchmarks.scenarios import Target
 from benchmarks.servers import HOST, Server, redis_cluster, redis_server, service_process, worker_process
+from flow_engine.ports.dialogue import ConversationRef
 from flows.sqlite_store import FILE_NAME
+from memory.connection import connect
 from memory.keys import EVENTS_KEY, JOBS_KEY, due_score
+from memory.manager import MemoryManager
 
 TASKS = 12
 CONNECTIONS = 64
 """Enough for 4 processes to be busy: one that waits between requests spends more on each."""
 WARM_UP = 16
 ROUNDS = 3
+HELD = 2_000
+INSTALLED = ((1, 1, True), (1, 1, False), (2, 1, True), (4, 1, True), (1, 3, True), (1, 6, True))
+"""Processes, nodes of Redis, and whether a process holds conversations."""
 RESTS_S = 3.0
 OFF_AT_MOST = 1 / 3
 SETTLED_WITHIN_S = 60.0
@@ -143,7 +149,9 @@ class Installation:
 
 
 @asynccontextmanager
-async def installation(cores: Cores, *, processes: int = 1, nodes: int = 1) -> AsyncGenerator[Installation]:
+async def installation(
+    cores: Cores, *, processes: int = 1, nodes: int = 1, holds: bool = True
+) -> AsyncGenerator[Installation]:
     async with AsyncExitStack() as stack:
         redis: Sequence[Server]
         if nodes == 1:
@@ -154,6 +162,7 @@ async def installation(cores: Cores, *, processes: int = 1, nodes: int = 1) -> A
         settings = {
             "FLOW_ENGINE_REDIS_CLUSTER": str(nodes > 1).lower(),
             "FLOW_ENGINE_DATA_DIR": folder,
+            **({} if holds else {"FLOW_ENGINE_HELD_BYTES": "0"}),
         }
         port, core = redis[0].port, cores.service
         service = await stack.enter_async_context(
@@ -165,9 +174,11 @@ async def installation(cores: Cores, *, processes: int = 1, nodes: int = 1) -> A
         yield Installation(service, worker, redis, Path(folder) / FILE_NAME)
 
 
-async def spent(cores: Cores, conversations: int, *, processes: int = 1, nodes: int = 1) -> Spent:
+async def spent(
+    cores: Cores, conversations: int, *, processes: int = 1, nodes: int = 1, holds: bool = True
+) -> Spent:
     """By each of so many conversations. Raises MeasurementFailed."""
-    async with installation(cores, processes=processes, nodes=nodes) as running:
+    async with installation(cores, processes=processes, nodes=nodes, holds=holds) as running:
         idle_mb = resident_mb(running.worker.pid)
         with pinned(cores.rest):
             caller = Caller()
@@ -205,6 +216,29 @@ async def spent(cores: Cores, conversations: int, *, processes: int = 1, nodes: 
         each(before.jobs, after.jobs, 1),
         idle_mb,
     )
+
+
+async def held(cores: Cores) -> tuple[float, float]:
+    """What a process takes to hold a conversation that has been asked for its prompt, and how much of it
+    counts for HELD_BYTES, in kilobytes. Raises MeasurementFailed."""
+    sizes: list[float] = []
+    async with installation(cores) as running:
+        caller = Caller()
+        await caller.open(running.service.port)
+        target = await scenarios.publish(caller, running.service.port, TASKS)
+        for kind in ("warm", "held"):
+            names = [f"{kind}-{number:05}" for number in range(HELD)]
+            await scenarios.fill(caller, target, names)
+            for name in names:
+                await caller.ask(target.prompt(name))
+            sizes.append(resident_mb(running.service.pid))
+        caller.close()
+        memory = connect(f"redis://{HOST}:{running.redis[0].port}/0")
+        try:
+            loaded = await MemoryManager(memory.driver).load(ConversationRef("default", names[-1]))
+        finally:
+            await memory.close()
+    return (sizes[1] - sizes[0]) / HELD * 1e3, loaded.stored_bytes / 1e3
 
 
 async def _live(target: Target, kind: str, conversations: int) -> tuple[int, int]:
@@ -251,14 +285,15 @@ class Check:
 async def measure(cores: Cores, conversations: int) -> tuple[Figures, Sequence[Check]]:
     """The figures of one process and one server, and how well they predict others. Raises
     MeasurementFailed."""
+    held_kb, state_kb = await held(cores)
     rounds = [
         [
-            await spent(cores, conversations, processes=processes, nodes=nodes)
-            for processes, nodes in ((1, 1), (2, 1), (4, 1), (1, 3), (1, 6))
+            await spent(cores, conversations, processes=processes, nodes=nodes, holds=holds)
+            for processes, nodes, holds in INSTALLED
         ]
         for _ in range(ROUNDS)
     ]
-    alone, two, four, three, six = [min(runs, key=Spent.cpu_ms) for runs in zip(*rounds, strict=True)]
+    alone, unheld, two, four, three, six = [min(runs, key=Spent.cpu_ms) for runs in zip(*rounds, strict=True)]
     at = [key_slot(JOBS_KEY.encode()) * nodes // REDIS_CLUSTER_HASH_SLOTS for nodes in (3, 6)]
     common = max(0.0, three.redis_ms[at[0]] - (sum(three.redis_ms) - three.redis_ms[at[0]]) / 2)
     plain = {each.name for each in fields(Figures)} & {each.name for each in fields(Spent)}
@@ -269,6 +304,9 @@ async def measure(cores: Cores, conversations: int) -> tuple[Figures, Sequence[C
             "stored_kb": sum(alone.stored_kb),
             "common_ms": common,
             "clustered_ms": three.service_ms,
+            "unheld_ms": unheld.service_ms,
+            "held_kb": held_kb,
+            "state_kb": state_kb,
         }
     )
     checks: list[Check] = []

@@ -27,10 +27,13 @@ class Figures:
     in milliseconds, sizes in kilobytes. `clustered_ms` is what `serve` spends where Redis is a cluster, which
     takes more commands; `common_ms` is what Redis spends on the keys that all
     conversations share, jobs and the stream of events: they are in one slot. `stored_kb` stays in Redis
-    until the state expires, `archived_kb` is its journal as the flow database gets it."""
+    until the state expires, `archived_kb` is its journal as the flow database gets it. `unheld_ms` is what
+    `serve` spends where each request meets a process that does not hold the conversation, `held_kb` what it
+    takes to hold one, of which `state_kb` count for HELD_BYTES."""
 
     requests: int
     service_ms: float
+    unheld_ms: float
     clustered_ms: float
     worker_ms: float
     redis_ms: float
@@ -42,19 +45,24 @@ class Figures:
     events: float
     event_kb: float
     jobs: float
+    held_kb: float
+    state_kb: float
     idle_mb: float
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
     """`peak_share` of a day's conversations begin in its busiest hour. Processes and Redis servers are
-    loaded to these shares of a core. State stays `kept_days` after its last change: a day, unless a
-    flow's time limit is longer. Journals stay `journal_days` in MongoDB, `archive_overhead` times as large
-    there, and a replica set has `mongo_gib` for them. Prices in dollars: a core, a GiB of memory and a GiB of
-    disk for an hour, a GB that leaves."""
+    loaded to these shares of a core. A conversation is under way for `lasts_minutes`, as a call is, and a
+    process holds those that are as far as `held_mib` of HELD_BYTES reach. State stays `kept_days` after its
+    last change: a day, unless a flow's time limit is longer. Journals stay `journal_days` in MongoDB,
+    `archive_overhead` times as large there, and a replica set has `mongo_gib` for them. Prices in dollars: a
+    core, a GiB of memory and a GiB of disk for an hour, a GB that leaves."""
 
     peak_share: float = 0.12
     process_load: float = 0.6
+    lasts_minutes: float = 5.0
+    held_mib: float = 64.0
     redis_load: float = 0.5
     redis_gib: float = 12.0
     kept_days: float = 1.0
@@ -74,13 +82,16 @@ class Assumptions:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a number of conversations a day needs. `cells` are installations beside one another, each
-    with its share of the tenants. `shards` are primaries of Redis over all cells, each with a replica;
+    with its share of the tenants. `held` conversations are under way in a process, which takes `held_mib` for
+    them. `shards` are primaries of Redis over all cells, each with a replica;
     MongoDB is a replica set of three small servers a cell, and more of them where its disk, which holds the
     journals, is too small. Money in dollars a month."""
 
     a_day: int
     a_second: float
     processes: int
+    held: float
+    held_mib: float
     workers: int
     redis_gib: float
     shards: int
@@ -118,12 +129,15 @@ def plan(figures: Figures, a_day: int, given: Assumptions) -> Plan:
     cells = max(cells, math.ceil(2 * shards / given.cluster_nodes))
     service_ms = figures.service_ms if shards == 1 else figures.clustered_ms
     processes = max(2 * cells, math.ceil(peak * service_ms / 1000 / given.process_load))
+    held = peak * 60 * given.lasts_minutes / processes
+    held_mib = held * figures.held_kb * 1000 / 1024**2
     workers = max(2 * cells, math.ceil(peak * figures.worker_ms / 1000 / given.process_load))
     archived_gib = archived_kb(figures, given) * a_day / 1024**2
     mongo_sets = max(cells, math.ceil(archived_gib / given.mongo_gib))
     cores = processes + workers + 2 * shards + 3 * mongo_sets
     memory = (
         (processes + workers) * figures.idle_mb / 1024 * 2
+        + processes * held_mib / 1024
         + 2 * shards * given.redis_gib * 4 / 3
         + 3 * 4 * mongo_sets
     )
@@ -133,6 +147,8 @@ def plan(figures: Figures, a_day: int, given: Assumptions) -> Plan:
         a_day,
         peak,
         processes,
+        held,
+        held_mib,
         workers,
         gib,
         shards,
@@ -177,6 +193,11 @@ def limits(figures: Figures, given: Assumptions) -> Sequence[Limit]:
                 day(given.process_load / figures.service_ms * 1000),
                 "a core of `serve`",
                 "more workers (`--workers`) and replicas: they share nothing but Redis",
+            ),
+            Limit(
+                day(given.held_mib * 1024**2 / 1000 / figures.state_kb / 60 / given.lasts_minutes),
+                f"the conversations that a process of `serve` holds in {given.held_mib:g} MiB",
+                f"more `HELD_BYTES`, or processes: what is not held costs {figures.unheld_ms:.1f} ms",
             ),
             Limit(
                 day(given.process_load / figures.worker_ms * 1000),
@@ -234,10 +255,13 @@ def _lines(figures: Figures, given: Assumptions) -> Iterator[str]:
 def _figure_rows(figures: Figures) -> Iterable[list[str]]:
     return (
         ["CPU of `serve`", f"{figures.service_ms:.1f}", "ms"],
+        ["where no process holds it between two requests", f"{figures.unheld_ms:.1f}", "ms"],
         ["where Redis is a cluster", f"{figures.clustered_ms:.1f}", "ms"],
         ["CPU of `worker`", f"{figures.worker_ms:.1f}", "ms"],
         ["CPU of Redis", f"{figures.redis_ms:.2f}", "ms"],
         ["of it for jobs and events, in one slot", f"{figures.common_ms:.2f}", "ms"],
+        ["held by a process while it is under way", f"{figures.held_kb:.1f}", "kB"],
+        ["of it in `HELD_BYTES`", f"{figures.state_kb:.1f}", "kB"],
         ["stored in Redis for a day", f"{figures.stored_kb:.1f}", "kB"],
         ["its journal in the flow database", f"{figures.archived_kb:.1f}", "kB"],
         ["HTTP, both ways", f"{figures.http_kb:.0f}", "kB"],
@@ -251,6 +275,8 @@ def _plan_rows(plans: Sequence[Plan]) -> Iterable[list[str]]:
     return (
         ["begun in a second of the busiest hour", *(f"{each.a_second:,.1f}" for each in plans)],
         ["processes of `serve`", *(f"{each.processes:,}" for each in plans)],
+        ["conversations under way in each", *(f"{_rounded(each.held):,}" for each in plans)],
+        ["held by it, MiB", *(f"{each.held_mib:,.0f}" for each in plans)],
         ["processes of `worker`", *(f"{each.workers:,}" for each in plans)],
         ["stored in Redis, GiB", *(f"{each.redis_gib:,.1f}" for each in plans)],
         ["shards of Redis, each with a replica", *(f"{each.shards:,}" for each in plans)],

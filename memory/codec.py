@@ -39,10 +39,12 @@ def decode_entries(
     of a type that nobody wrote: they are decoded once and shared. Raises CallTheOperator `memory_unreadable`.
     """
     known = {data: decode_entry(data) for data in {*mined[1::2], *tools[1::2]}}
-    return (
-        {id.decode(): known[data] for id, data in zip(mined[::2], mined[1::2], strict=True)},
-        {id.decode(): known[data] for id, data in zip(tools[::2], tools[1::2], strict=True)},
-    )
+
+    def decoded(stored: Sequence[bytes]) -> dict[str, MemoryEntry]:
+        entries = map(known.__getitem__, stored[1::2])
+        return dict(zip(map(bytes.decode, stored[::2]), entries, strict=True))
+
+    return decoded(mined), decoded(tools)
 
 
 def encode_turn(turn: DialogueTurn) -> bytes:

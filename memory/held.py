@@ -14,8 +14,8 @@ from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import NOTHING_MINED
 from flow_engine.runtime.storage import Changes, Composed, LoadedConversation
 
-HELD_BYTES = 16 * 1024 * 1024
-"""Of stored bytes, over all conversations; decoded they take about 2.4 times as much (`benchmarks.held`)."""
+HELD_BYTES = 64 * 1024 * 1024
+"""Of stored bytes, over all conversations; decoded they take about 2.1 times as much (`benchmarks.held`)."""
 GROWTH_BEFORE_READ = 2
 GROWTH_BYTES = 16 * 1024
 """A conversation that has grown so many times, and these bytes, by what was written is weighed anew by
@@ -69,6 +69,9 @@ class HeldConversations:
         `session_bytes` and `rest_bytes` are what was written, in stored bytes.
         """
         held = self._held.get(conversation)
+        if changes.session is not None and changes.session.closed:
+            self.forget(conversation)  # hardly anybody asks again
+            return
         if changes.new_memory is not None:
             begun = LoadedConversation(composed=changes.composed or Composed())
             held = Held(begun, session_bytes, 0, rest_bytes)

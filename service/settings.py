@@ -66,10 +66,10 @@ class Settings(BaseSettings):
         description="Origins, comma-separated, whose pages may call this service, as https://editor.example",
     )
     held_bytes: int = Field(
-        default=16 * 1024 * 1024,
+        default=64 * 1024 * 1024,
         ge=0,
-        description="Bytes of stored conversations that a process keeps decoded, and half of what it keeps "
-        "of replies; 0: none of either",
+        description="Bytes of stored conversations that a process keeps decoded, which take twice as many, "
+        "and as many of replies; 0: none of either",
     )
     memory_format: Literal["markdown", "toon"] = Field(
         default="markdown", description="How prompts show the memory"

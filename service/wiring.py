@@ -288,7 +288,7 @@ def assemble(
         summariser=RuleSummariser(prompts),
         outbound=dependencies.outbound,
         observer=observer,
-        quiet_bytes=2 * settings.held_bytes,
+        quiet_bytes=settings.held_bytes,
         archive=journal,
     )
     stores = designing.flows, memory.outcomes, dependencies.clock, memory.conversations, memory.listing

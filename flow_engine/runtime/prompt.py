@@ -47,7 +47,7 @@ HISTORY_CHARACTERS = 8_000
 HISTORY_REST_CHARACTERS = 300
 """What is left for the line about the earlier contacts."""
 MAX_FIELD_NAME = 200
-PREFIX_BYTES = 16 * 1024 * 1024
+PREFIX_BYTES = 32 * 1024 * 1024
 """Of composed prefixes that a process keeps."""
 
 PromptSections = Mapping[str, str]

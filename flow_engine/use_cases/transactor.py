@@ -46,7 +46,7 @@ ARCHIVE_AFTER_S = 2.0
 
 _Result = TypeVar("_Result")
 
-QUIET_BYTES = 32 * 1024 * 1024
+QUIET_BYTES = 64 * 1024 * 1024
 """Of replies that a process keeps to answer with again."""
 
 

@@ -109,6 +109,7 @@ async def test_a_loop_of_work_is_timed() -> None:
 FIGURES = Figures(
     requests=45,
     service_ms=8.0,
+    unheld_ms=16.0,
     clustered_ms=10.0,
     worker_ms=5.0,
     redis_ms=2.0,
@@ -120,6 +121,8 @@ FIGURES = Figures(
     events=10.0,
     event_kb=0.5,
     jobs=5.0,
+    held_kb=16.0,
+    state_kb=8.0,
     idle_mb=100.0,
 )
 
@@ -130,6 +133,8 @@ async def test_what_so_many_conversations_need_follows_from_what_one_costs() -> 
     assert small.a_second == pytest.approx(1)
     assert (small.processes, small.workers, small.shards, small.cells) == (2, 2, 1, 1)
     assert large.processes == 20  # 1,000 a second, 10 ms each where Redis is a cluster, half a core
+    assert large.held == pytest.approx(15_000)  # 50 a second in each, five minutes long
+    assert large.held_mib == pytest.approx(228.9, rel=0.001)  # 16 kB each
     assert large.workers == 10
     assert large.shards == 16  # 200 GB, 12 GiB each
     assert large.shards_because == "memory"
@@ -142,12 +147,15 @@ async def test_what_so_many_conversations_need_follows_from_what_one_costs() -> 
 
 
 async def test_the_limit_that_is_met_first_is_told_first() -> None:
-    given = Assumptions(peak_share=0.36, process_load=0.5, redis_load=0.5, fragmentation=1.0)
+    given = Assumptions(peak_share=0.36, process_load=0.5, redis_load=0.5, fragmentation=1.0, lasts_minutes=1)
     met = limits(FIGURES, given)
     assert [limit.a_day for limit in met] == sorted(limit.a_day for limit in met)
     assert met[0].what == "a core of `serve`"
     assert met[0].a_day == pytest.approx(625_000)
     assert any("MongoDB" in limit.what and limit.a_day == pytest.approx(11.65e6, rel=0.01) for limit in met)
+    [held] = [limit for limit in met if "holds" in limit.what]
+    assert held.a_day == pytest.approx(1_398_101, rel=0.001)  # 64 MiB, 8 kB each for a minute
+    assert "16.0 ms" in held.then
     slow = limits(replace(FIGURES, common_ms=50.0), given)
     assert "share" in slow[0].what
 

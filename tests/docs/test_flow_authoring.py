@@ -133,16 +133,24 @@ async def test_the_overview_for_models_is_served_as_it_stands() -> None:
 @pytest.mark.anyio
 async def test_every_page_that_the_overview_or_a_page_leads_to_is_served() -> None:  # console: llms.txt
     async with open_scene() as scene:
-        for page in ("README.md", *(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))):
-            reply = await scene.http.get(f"/{page}")
-            assert (reply.status_code, reply.text) == (200, (ROOT / page).read_text(encoding="utf-8")), page
-            assert reply.headers["content-type"] == "text/markdown; charset=utf-8"
+        pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/decisions").glob("*.md")]
         linked = set(re.findall(r"\]\(([^)]+)\)", LLMS))
+        for page in pages:
+            path, text = page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")
+            reply = await scene.http.get(f"/{path}")
+            assert (reply.status_code, reply.text) == (200, text), path
+            assert reply.headers["content-type"] == "text/markdown; charset=utf-8"
+            links = re.findall(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)", text)
+            linked |= {(page.parent / link).resolve().relative_to(ROOT).as_posix() for link in links}
+        linked = {link for link in linked if link.startswith(("docs/", "README"))}
+        assert len([link for link in linked if link.startswith("docs/decisions/")]) > 30
         assert [link for link in linked if (await scene.http.get(f"/{link}")).status_code != 200] == []
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", ["voic.md", "..%2Freadme.md", "decisions", "images", "%00.md"])
+@pytest.mark.parametrize(
+    "name", ["voic.md", "..%2Freadme.md", "decisions", "decisions/no.md", "images", "%00.md"]
+)
 async def test_a_page_that_is_none_is_not_there(name: str) -> None:  # console: llms.txt
     async with open_scene() as scene:
         reply = await scene.http.get(f"/docs/{name}")

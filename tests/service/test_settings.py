@@ -54,7 +54,7 @@ DEFAULTS: Mapping[str, object] = {
     "api_keys_file": None,
     "public_url": None,
     "cors_origins": "",
-    "held_bytes": 16 * 1024 * 1024,
+    "held_bytes": 64 * 1024 * 1024,
     "memory_format": "markdown",
     "outbound_allow": "",
     "llm_model": None,
