@@ -2,7 +2,7 @@
 that each of them takes at every count are taken when a scrape asks. What a scrape gets is the same."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from prometheus_client import Counter, Histogram
@@ -10,9 +10,15 @@ from prometheus_client.samples import Sample
 
 
 class TalliedCounter(Counter):
-    """`tally` is what no scrape has asked for yet: who counts all day adds to it."""
+    """`tally` is what no scrape has asked for yet: who counts all day adds to it, or is asked at every scrape
+    how far it has counted."""
 
     tally = 0.0
+    _ask: Callable[[], float] | None = None
+    _heard = 0.0
+
+    def asks(self, counted: Callable[[], float]) -> None:
+        self._ask = counted
 
     def inc(self, amount: float = 1, exemplar: Any = None) -> None:
         if amount < 0:
@@ -21,6 +27,9 @@ class TalliedCounter(Counter):
 
     def _child_samples(self) -> Iterable[Sample]:
         tally, self.tally = self.tally, 0.0
+        if self._ask is not None:
+            heard, self._heard = self._heard, self._ask()
+            tally += self._heard - heard
         super().inc(tally)
         return super()._child_samples()
 

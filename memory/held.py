@@ -33,12 +33,17 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class HeldConversations:
-    """The least recently used give way. Sizes in bytes."""
+    """The least recently used give way. Sizes in bytes. `reads` counts those that were read, as they were not
+    held."""
 
     def __init__(self, most_bytes: int = HELD_BYTES) -> None:
+        self.reads = 0
         self._most_bytes = most_bytes
         self._bytes = 0
         self._held: OrderedDict[ConversationRef, Held] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
 
     def get(self, conversation: ConversationRef) -> LoadedConversation | None:
         held = self._held.get(conversation)
@@ -51,6 +56,7 @@ class HeldConversations:
         self, conversation: ConversationRef, loaded: LoadedConversation, session_bytes: int, rest_bytes: int
     ) -> None:
         """Hold what was read. It has no messages, former conversations and reply. In stored bytes."""
+        self.reads += 1
         self._put(conversation, Held(loaded, session_bytes, rest_bytes, rest_bytes))
 
     def written(

@@ -74,7 +74,7 @@ class MemoryManager:
 
     def __init__(self, driver: Driver, *, held: HeldConversations | None = None) -> None:
         self._driver = driver
-        self._held = held or HeldConversations()
+        self._held = HeldConversations() if held is None else held
         self._process = uuid4().hex.encode()
         self._commits = 0
         self._renewed: dict[str, datetime] = {}  # definitions, on a cluster
@@ -152,6 +152,10 @@ class MemoryManager:
         )
         self._held.read(conversation, loaded, len(session), rest)
         return loaded
+
+    @property
+    def holding(self) -> HeldConversations:
+        return self._held
 
     def held(self, conversation: ConversationRef) -> storage.LoadedConversation | None:
         return self._held.get(conversation)

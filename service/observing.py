@@ -30,6 +30,7 @@ COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "memory_writes": ("Values written to the memory, by who wrote them.", ("source",)),
     "prompts": ("Prompts read, with a memory that had read every user turn (fresh) or not.", ("memory",)),
     "handler_failures": ("Closure handlers that gave no usable answer.", ("reason",)),
+    "conversations_read": ("Conversations that were read whole, since this process did not hold them.", ()),
     "commits_lost": ("Commits that another writer was faster than; each was tried again.", ()),
     "revision_conflicts": ("Requests given up after too many lost commits.", ()),
     "forks": ("Conversations forked from another one.", ()),
@@ -140,6 +141,11 @@ class PrometheusObserver(CountingObserver):
         self._streams = Gauge(
             "flow_engine_streams_open", "Journals that are followed in this process.", registry=registry
         )
+        self._held = Gauge(
+            "flow_engine_conversations_held",
+            "Conversations whose state this process holds.",
+            registry=registry,
+        )
         self._waiting = Gauge(
             "flow_engine_jobs_waiting", "Background jobs that are due and not taken yet.", registry=registry
         )
@@ -158,6 +164,11 @@ class PrometheusObserver(CountingObserver):
     def compiled_versions_are(self, number: Callable[[], int]) -> None:
         """Asked at every scrape."""
         self._compiled.set_function(number)
+
+    def conversations_held_are(self, number: Callable[[], int], read: Callable[[], int]) -> None:
+        """And how many were ever `read`. Asked at every scrape."""
+        self._held.set_function(number)
+        self._counters["conversations_read"].asks(read)
 
     def streams_open_are(self, number: Callable[[], int]) -> None:
         """Asked at every scrape."""

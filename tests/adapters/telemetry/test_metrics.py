@@ -170,6 +170,19 @@ class TestStory:
             await watch.measure_lag()
             assert w.metric("event_loop_lag_seconds_sum") == 0.25
 
+    async def test_what_is_not_held_is_counted_when_it_is_read(self) -> None:  # F36
+        ref = ConversationRef("default", "conv-1")
+        async with watched(clinic()) as w:
+            await w.scene.started()
+            holding = w.scene.memory.conversations.holding
+            for reads in (0, 1, 1, 2):  # the second and the fourth prompt find nothing held
+                if reads != w.metric("conversations_read_total"):
+                    holding.forget(ref)
+                assert w.metric("conversations_held") == len(holding)
+                await w.scene.http.get("/v1/prompt/conv-1")
+                assert w.metric("conversations_read_total") == reads
+                assert w.metric("conversations_held") == 1
+
     async def test_no_label_holds_an_id_a_task_or_a_text(self) -> None:
         async with watched(clinic(), FINDS) as w:
             await w.scene.started(conversationId="secret-1")
