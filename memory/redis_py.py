@@ -37,6 +37,8 @@ _REFUSING_WRITES = (exceptions.OutOfMemoryError, exceptions.ReadOnlyError)
 # redis-py has no class for these: the disk is full, too few replicas, a script that runs too long.
 # A connection that another task has closed: what redis-py's attribute, and uvloop's stream, say then.
 _CLOSED = ("'NoneType' object has no attribute", "the handler is closed")
+# Of a password where none is needed; of a command that is too long for who has given none.
+_UNAUTHENTICATED = ("without any password configured", "Protocol error: unauthenticated")
 _REFUSING_CODES = ("MISCONF", "NOREPLICAS", "BUSY")
 TRANSLATED = (exceptions.RedisError, exceptions.RedisClusterException, AttributeError, RuntimeError)
 """What `translate` looks at."""
@@ -72,7 +74,7 @@ def translate(error: BaseException) -> None:
 
 def _is_unauthenticated(error: BaseException | None) -> bool:
     return isinstance(error, exceptions.AuthenticationError) or (
-        isinstance(error, exceptions.ResponseError) and "without any password configured" in str(error)
+        isinstance(error, exceptions.ResponseError) and any(text in str(error) for text in _UNAUTHENTICATED)
     )
 
 
