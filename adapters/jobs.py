@@ -116,7 +116,8 @@ class JobRunner:
                 else:
                     await self._run(claim)
             except (RetryLater, CallTheOperator) as away:
-                log.warning("job_not_given_back", code=away.code)  # its lease ends without us
+                # Its lease ends without us.
+                log.warning("job_not_given_back", code=away.code, detail=away.detail)
 
     async def _parent(self, job: Job) -> str | None:
         if self._cause is not None:
@@ -261,7 +262,7 @@ class Worker:
                 now, lease_s = self._runner.clock.now(), self._tuning.lease_s
                 claims = await self._runner.schedule.claim(now, at_most=free, lease_s=lease_s)
             except RetryLater as away:
-                log.warning("no_jobs_to_be_had", code=away.code)
+                log.warning("no_jobs_to_be_had", code=away.code, detail=away.detail)
                 await self._pause(away.after_seconds)
                 continue
             except CallTheOperator as refused:

@@ -423,9 +423,11 @@ class TestAScheduleThatIsAway:
         runner = bench.runner({"mine": mine})
         runner.schedule = cast("JobSchedule", Flaky(bench.schedule, away, error))
         bench.time.until = T0 + timedelta(seconds=60)
-        async with Worker(runner, pause=bench.time.pause).running() as taking:
-            await eventually(lambda: bench.time.at >= bench.time.until)
-            assert not taking.done()
+        with capture_logs() as logs:
+            async with Worker(runner, pause=bench.time.pause).running() as taking:
+                await eventually(lambda: bench.time.at >= bench.time.until)
+                assert not taking.done()
+        assert {(line["code"], line["detail"]) for line in logs} == {(error.code, error.detail)}  # F46
         assert await bench.due_in_s() == []
         return done
 
