@@ -150,7 +150,7 @@ class Guarded:
             self._way_in.metrics.problem(code)
             self._way_in.tracing.note({"flow_engine.problem.code": code})
             if isinstance(error, CallTheOperator):
-                log.error("operator_needed", route=endpoint.path, code=code, detail=error.detail)
+                log.error("operator_needed", route=self._route, code=code, detail=error.detail)
         seconds = time.perf_counter() - started
         self._counted.request(response.status_code, seconds)
         if self._logs and response.status_code != self._unlogged:

@@ -614,6 +614,7 @@ async def main():
         client = scene.memory.driver.client
         await client.hset("{alfa:conv-1}::snapshot", "session", b'{"contacts": "Ada Lovelace"}')
         assert (await scene.change("operator")).status_code == 500
+        assert (await scene.http.get("/v1/prompt/conv-1")).status_code == 500
         await scene.end(reason="Ada Lovelace hung up")
 
 
@@ -642,8 +643,10 @@ class TestLogs:
         assert {event.get("conversation_id") for event in changes} >= {"conv-1"}
         assert {event.get("contact_id") for event in changes} >= {"call-1"}
         assert not {event.get("route") for event in events} & {"/health/live", "/health/ready", "/metrics"}
-        (needed,) = {event["code"] for event in events if event["event"] == "operator_needed"}
-        assert needed == "snapshot_unreadable"
+        needed = [event for event in events if event["event"] == "operator_needed"]
+        assert {event["code"] for event in needed} == {"snapshot_unreadable"}
+        asked = {event["route"] for event in events if event["event"] == "request" and event["status"] == 500}
+        assert {event["route"] for event in needed} == asked > {"/prompt/{conversation_id}"}
         text = done.stdout.decode() + done.stderr.decode()
         for secret in (
             *("Lovelace", "Hopper", "347123", "illness", "Secret prompt", "You are the assistant"),
