@@ -24,7 +24,7 @@ from api.auth import Authenticator, authenticator_for
 from channels.chat.accounts import Accounts
 from channels.chat.agents import AgentLoader
 from channels.chat.answering import Answering
-from channels.chat.app import chat_app
+from channels.chat.app import Probe, chat_app
 from channels.chat.decisions import Orchestrator
 from channels.chat.flow_agent import FlowAgents
 from channels.chat.frames import MAX_FRAME_BYTES
@@ -110,7 +110,7 @@ async def chat_service(
             *AgentRoutes(table).endpoints(),
             *SessionRoutes(sessions, answering, accounts, tokens, flows.people).endpoints(),
         ]
-        probes = {"memory": store.secret, "flows": database.connection.ready}
+        probes = {"memory": stores.ready, "flows": database.connection.ready}
         scrape = partial(metrics_of, observer)
         app = chat_app(endpoints, sessions, tokens, KeyDoor(authenticator), probes, scrape, tracing)
         for tenant_id in authenticator.tenants():
@@ -173,17 +173,18 @@ async def _serve(
 
 @dataclass(frozen=True, slots=True)
 class _Stores:
-    """What replicas share."""
+    """What replicas share, and what tells whether it can be written to."""
 
     sessions: SessionStore
     bus: ChatBus
     budget: CallBudget
+    ready: Probe
 
 
 async def _stores(settings: Settings, stack: AsyncExitStack) -> _Stores:
     if settings.redis_url is None:
         here = InProcessChat()
-        return _Stores(here, here, ProcessCallBudget(_bounded(settings).llm_calls_per_minute))
+        return _Stores(here, here, ProcessCallBudget(_bounded(settings).llm_calls_per_minute), here.secret)
     memory = open_memory(settings)
     stack.push_async_callback(memory.close)
     if not settings.redis_unsafe:
@@ -193,7 +194,7 @@ async def _stores(settings: Settings, stack: AsyncExitStack) -> _Stores:
     # A bound that an operator names is one for the engine and the chat; their own differ, and are apart.
     name = "model-calls" if "llm_calls_per_minute" in settings.model_fields_set else "chat-model-calls"
     budget = RedisCallBudget(memory.driver, _bounded(settings).llm_calls_per_minute, name=name)
-    return _Stores(RedisChat(memory.driver), bus, budget)
+    return _Stores(RedisChat(memory.driver), bus, budget, memory.ready)
 
 
 def _bounded(settings: Settings) -> Settings:

@@ -26,7 +26,7 @@ from flow_engine.ports.records import Record, RecordTable
 from flows.records import SqliteRecords
 from flows.sqlite_store import FILE_NAME, SqliteDatabase
 from tests.channels.chat.harness import ORDERS, WEATHER, running_chat
-from tests.redis_fixture import RedisServer
+from tests.redis_fixture import RedisServer, StartRedis
 
 pytestmark = pytest.mark.anyio
 
@@ -155,6 +155,18 @@ async def test_readiness_names_what_is_away(tmp_path: Path, redis_server: RedisS
             "unavailable",
             "1",
         )
+
+
+async def test_one_on_a_redis_that_would_lose_sessions_is_not_ready(
+    tmp_path: Path, start_redis: StartRedis
+) -> None:  # F36, F44
+    server = start_redis()
+    async with running_chat(tmp_path, settings={"redis_url": server.url}) as chat:
+        with server.client() as client:
+            client.config_set("appendonly", "no")
+        away = await chat.http.get("/health/ready")
+        assert away.status_code == 503
+        assert "appendonly is no" in away.json()["checks"]["memory"]
 
 
 async def test_replicas_share_one_budget_of_model_calls(
