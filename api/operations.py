@@ -4,7 +4,9 @@ events, model calls, latency of routes."""
 from asyncio import gather
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import Response
@@ -16,6 +18,8 @@ from flow_engine.use_cases import operating
 
 ROWS, ROWS_AT_MOST = 50, 200
 SECONDS, REQUESTS = "flow_engine_http_request_seconds", "flow_engine_http_requests"
+
+log: Any = structlog.get_logger("flow_engine.http")
 
 Probe = Callable[[], Awaitable[None]]
 
@@ -98,11 +102,14 @@ class OperationsRoutes:
         return json_response(Health(status="ok"))
 
     async def ready(self, call: Call) -> Response:
-        """503 while a store is not ready. `Retry-After` is 1 second."""
-        checks = {name: verdict or "ok" for name, verdict in (await verdicts(self._probes)).items()}
-        ready = all(verdict == "ok" for verdict in checks.values())
-        reply = Readiness(status="ok" if ready else "unavailable", checks=checks)
-        return json_response(reply, 200 if ready else 503, None if ready else {"Retry-After": "1"})
+        """503 while a store is not ready, and the log says why. `Retry-After` is 1 second."""
+        found = await verdicts(self._probes)
+        wrong = {name: verdict for name, verdict in found.items() if verdict is not None}
+        checks = {name: verdict or "ok" for name, verdict in found.items()}
+        if not wrong:
+            return json_response(Readiness(status="ok", checks=checks))
+        log.warning("not_ready", **wrong)
+        return json_response(Readiness(status="unavailable", checks=checks), 503, {"Retry-After": "1"})
 
     async def metrics(self, call: Call) -> Response:
         return Response(await self._scrape(), media_type=CONTENT_TYPE_LATEST)

@@ -312,6 +312,8 @@ def chat_app(
     async def ready(request: Request) -> Response:
         checks = {name: await _verdict(probe) for name, probe in probes.items()}
         is_ready = all(verdict == "ok" for verdict in checks.values())
+        if not is_ready:
+            log.warning("not_ready", **{name: told for name, told in checks.items() if told != "ok"})
         reply = {"status": "ok" if is_ready else "unavailable", "checks": checks}
         return json_response(reply, 200 if is_ready else 503, {} if is_ready else {"Retry-After": "1"})
 

@@ -15,6 +15,7 @@ import jsonschema
 import orjson
 import pytest
 from fakeredis import FakeServer
+from structlog.testing import capture_logs
 
 from flow_engine.ports.outbound import OutboundReply
 from tests.api.harness import CALL, HANDLER, Scene, clinic, entry, keyring_of, open_scene, over_many_contacts
@@ -557,9 +558,13 @@ class TestOperation:
             assert (ready.status_code, ready.json()["status"]) == (200, "ok")  # F36
             assert {"memory", "flows"} <= ready.json()["checks"].keys()
             server.connected = False
-            away = await scene.http.get("/health/ready")
+            with capture_logs() as logs:
+                away = await scene.http.get("/health/ready")
             assert (away.status_code, away.headers["Retry-After"]) == (503, "1")
             assert away.json()["checks"]["memory"] != "ok"
+            told = next(line for line in logs if line["event"] == "not_ready")
+            assert told["memory"] == away.json()["checks"]["memory"]  # F46
+            assert "flows" not in told
             assert away.json()["checks"]["flows"] == "ok"
             assert (await scene.http.get("/health/live")).json() == {"status": "ok"}
 

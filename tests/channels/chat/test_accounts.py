@@ -11,6 +11,7 @@ import httpx
 import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from structlog.testing import capture_logs
 
 from adapters.models.fake_openai import FakeOpenAI
 from adapters.models.scripted import Fails, Says, Stalls
@@ -164,9 +165,12 @@ async def test_one_on_a_redis_that_would_lose_sessions_is_not_ready(
     async with running_chat(tmp_path, settings={"redis_url": server.url}) as chat:
         with server.client() as client:
             client.config_set("appendonly", "no")
-        away = await chat.http.get("/health/ready")
+        with capture_logs() as logs:
+            away = await chat.http.get("/health/ready")
         assert away.status_code == 503
         assert "appendonly is no" in away.json()["checks"]["memory"]
+        told = [(line["event"], line["memory"]) for line in logs]
+        assert told == [("not_ready", away.json()["checks"]["memory"])]  # F46
 
 
 async def test_replicas_share_one_budget_of_model_calls(
