@@ -86,7 +86,7 @@ class GatewayDatabase:
         try:
             return [tuple(row) for row in await self._connection.execute_fetchall(statement, values)]
         except sqlite3.Error as error:
-            log.warning("gateway_database_failed", reason=type(error).__name__)
+            _warn(error)
             return []
 
     async def change(self, statement: str, rows: Iterable[Sequence[object]]) -> bool:
@@ -96,11 +96,16 @@ class GatewayDatabase:
             await self._connection.executemany(statement, rows)
             await self._connection.commit()
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            log.warning("gateway_database_failed", reason=type(error).__name__)
+            _warn(error)
             with suppress(sqlite3.Error):
                 await self._connection.rollback()
             return False
         return True
+
+
+def _warn(error: Exception) -> None:
+    """By SQLite's name, such as SQLITE_FULL or SQLITE_READONLY: its kind of error is one for all of them."""
+    log.warning("gateway_database_failed", reason=getattr(error, "sqlite_errorname", type(error).__name__))
 
 
 async def _connected(path: Path) -> aiosqlite.Connection:

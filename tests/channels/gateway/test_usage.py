@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from adapters.models.fake_http import Received
@@ -119,6 +120,18 @@ async def test_records_are_dropped_after_their_days(tmp_path: Path) -> None:
         async with database.running():
             records.add(record(at))
     assert [each.calls for each in await usage_between(tmp_path / "g.db", 0, 1e12)] == [1]
+
+
+async def test_why_a_database_takes_no_records_is_told(tmp_path: Path) -> None:  # F46
+    database = GatewayDatabase(tmp_path / "g.db")
+    async with database.running():
+        ((pages,),) = await database.rows("PRAGMA page_count")
+        await database.rows(f"PRAGMA max_page_count = {pages}")
+        with capture_logs() as logs:
+            assert not await database.change("CREATE TABLE more AS SELECT randomblob(9000)", [()])
+            assert await database.rows("SELECT nothing") == []
+    told = [(line["event"], line["reason"]) for line in logs]
+    assert told == [("gateway_database_failed", "SQLITE_FULL"), ("gateway_database_failed", "SQLITE_ERROR")]
 
 
 async def test_a_database_that_fails_loses_no_record(tmp_path: Path) -> None:
