@@ -188,6 +188,8 @@ class Sessions:
             return
 
         async def work() -> None:
+            ids = {"tenant_id": ref.tenant_id, "session_id": ref.session_id}
+            structlog.contextvars.bind_contextvars(**ids)  # of this task, and of what it starts
             try:
                 draining = asyncio.current_task()
                 renewing = asyncio.create_task(self._renew(ref, holder, cast("asyncio.Task[None]", draining)))
@@ -353,7 +355,7 @@ class Sessions:
             if (await self.state(ref)).ended:
                 return
         except (LookElsewhere, CallTheOperator) as unusable:
-            log.info("session_not_ended", code=unusable.code)
+            log.info("session_not_ended", session_id=ref.session_id, code=unusable.code)
             return
         item = orjson.dumps({"kind": "end", "id": "", "reason": "idle"})
         await self.store.put(ref, f"end-{uuid4().hex}", item)

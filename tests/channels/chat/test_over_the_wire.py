@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from adapters.models.fake_openai import FakeOpenAI, Malformed, Received, Status, WireStep
@@ -88,9 +89,11 @@ async def test_a_model_that_fails_twice_is_told_and_the_session_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: WireStep, reason: str
 ) -> None:  # C13
     steps: list[WireStep] = [chosen("weather_agent"), trouble, trouble, chosen("weather_agent"), SUNNY]
-    with capture_logs() as logged:
+    with capture_logs(processors=[merge_contextvars]) as logged:
         client, sent = await talked(tmp_path, monkeypatch, steps, QUESTION, QUESTION)
-    assert [each["reason"] for each in logged if each["event"] == "model_failed"] == [reason]
+    (told,) = (each for each in logged if each["event"] == "model_failed")
+    assert told["reason"] == reason
+    assert (told["tenant_id"], told["session_id"]) == ("default", client.session)  # F46
     assert (final(client), client.text("m-1")) == ("refused", "")
     assert client.of("m-1", "error")[0]["content"]["code"] == "model_failed"
     assert (final(client, "m-2"), len(sent)) == ("done", 5)
