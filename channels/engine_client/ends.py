@@ -84,7 +84,7 @@ class ContactEnds:
 
     async def _try(self, contact: client.Contact, reason: str) -> bool:
         """Whether the engine has answered."""
-        ids = {"conversation": contact.conversation_id, "contact": contact.contact_id}
+        ids = {"conversation_id": contact.conversation_id, "contact_id": contact.contact_id}
         try:
             await self._engine.end_contact(contact, reason)
         except replies.EngineError as error:
@@ -95,5 +95,5 @@ class ContactEnds:
 
 
 def _lost(contact: client.Contact, reason: str) -> None:
-    ids = {"conversation": contact.conversation_id, "contact": contact.contact_id}
+    ids = {"conversation_id": contact.conversation_id, "contact_id": contact.contact_id}
     log.error("contact_not_ended", reason=reason, **ids)

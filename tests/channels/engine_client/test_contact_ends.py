@@ -88,7 +88,7 @@ async def test_an_engine_that_stays_away_is_given_up_after_a_day_and_logged() ->
         await ends.end(CONTACT, "user_left")
         await settled(ends)
     assert GIVEN_UP_AFTER_S <= clock.now < GIVEN_UP_AFTER_S + LONGEST_PAUSE_S
-    assert (logs[-1]["event"], logs[-1]["conversation"]) == ("contact_not_ended", "conv-1")
+    assert (logs[-1]["event"], logs[-1]["conversation_id"]) == ("contact_not_ended", "conv-1")
 
 
 @pytest.mark.parametrize("is_back", [True, False])
