@@ -39,6 +39,7 @@ _REFUSING_WRITES = (exceptions.OutOfMemoryError, exceptions.ReadOnlyError)
 _CLOSED = ("'NoneType' object has no attribute", "the handler is closed")
 # Of a password where none is needed; of a command that is too long for who has given none.
 _UNAUTHENTICATED = ("without any password configured", "Protocol error: unauthenticated")
+_NO_CLUSTER = "Cluster mode is not enabled"
 _REFUSING_CODES = ("MISCONF", "NOREPLICAS", "BUSY")
 TRANSLATED = (exceptions.RedisError, exceptions.RedisClusterException, AttributeError, RuntimeError)
 """What `translate` looks at."""
@@ -53,6 +54,8 @@ def translate(error: BaseException) -> None:
         raise RetryLater("memory_unavailable", "Redis does not take the user or password") from error
     if isinstance(error, exceptions.BusyLoadingError):
         raise RetryLater("memory_unavailable", "Redis is loading its data") from error
+    if isinstance(error, exceptions.RedisClusterException) and _NO_CLUSTER in str(error):
+        raise CallTheOperator("memory_refused", "Redis is no cluster, and is asked as one") from error
     if closed or isinstance(error, _AWAY):
         raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
     if not isinstance(error, exceptions.RedisError):
@@ -242,8 +245,11 @@ class RedisPyDriver:
 
     async def _state(self, name: str, target: Mapping[str, Any]) -> ServerState:
         info: dict[str, Any] = {}
-        for section in ("memory", "persistence", "replication"):
+        for section in ("memory", "persistence", "replication", "cluster"):
             info |= await self.client.info(section, **target)
+        if self.single_node and info.get("cluster_enabled"):
+            told = "Redis is a node of a cluster, and is asked as one with FLOW_ENGINE_REDIS_CLUSTER=true"
+            raise CallTheOperator("memory_refused", told)
         if info.get("loading"):  # it says that it keeps no append only file, until it has read that
             raise exceptions.BusyLoadingError
         covers = True

@@ -97,6 +97,21 @@ async def test_each_setting_is_held_against_the_durability_that_is_asked_for(
     await memory.close()
 
 
+@pytest.mark.parametrize(
+    ("options", "cluster", "told"),
+    [(DURABLE, True, "is no cluster"), (CLUSTER, False, "is a node of a cluster.*FLOW_ENGINE_REDIS_CLUSTER")],
+    ids=["standalone", "cluster"],
+)
+async def test_one_that_is_asked_as_what_it_is_not_is_refused(
+    start_redis: StartRedis, options: tuple[str, ...], cluster: bool, told: str
+) -> None:  # F44
+    memory = connect(start_redis(options).url, cluster=cluster)
+    for asked in (memory.check_safety("aof"), memory.ready()):
+        with pytest.raises(CallTheOperator, match=told):
+            await asked
+    await memory.close()
+
+
 async def test_every_primary_of_a_cluster_is_asked(start_redis: StartRedis) -> None:  # F44
     half = LAST_SLOT // 2
     one, other = start_redis(CLUSTER, slots=(0, half)), start_redis(CLUSTER, slots=(half + 1, LAST_SLOT))
