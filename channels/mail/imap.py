@@ -298,7 +298,8 @@ class ImapConnection:
             raise CallTheOperator("imap_refused", "the IMAP server refuses the login") from error
         except (IMAPClientAbortError, OSError) as error:
             self._drop()
-            trouble = type(error).__name__
+            lost = isinstance(error, IMAPClientAbortError)  # the library calls it "abort"
+            trouble = "the connection was lost" if lost else type(error).__name__
             raise RetryLater("imap_unavailable", f"the IMAP server did not answer: {trouble}") from error
         except IMAPClientError as error:
             self._drop()

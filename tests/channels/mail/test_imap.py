@@ -100,6 +100,22 @@ async def test_flags_of_another_message_are_no_answer_to_a_fetch() -> None:  # M
     server.close()
 
 
+async def test_a_server_that_hangs_up_is_told_of_as_that() -> None:  # M1, F46
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+
+    async def login() -> Login:
+        return Login("127.0.0.1", server.sockets[0].getsockname()[1], "none", "u", PASSWORD)
+
+    connection = ImapConnection(login)
+    with pytest.raises(RetryLater, match="did not answer: the connection was lost"):
+        await connection.uids("INBOX", start=1)
+    await connection.aclose()
+    server.close()
+
+
 async def test_what_a_message_id_holds_is_no_part_of_a_search(  # M1
     dovecot: Dovecot, new_user: Callable[[], str]
 ) -> None:
