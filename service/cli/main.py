@@ -53,6 +53,11 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as refused:
+            refused.message = refused.message.removeprefix(
+                "Value error, "
+            )  # a word of pydantic's, not of ours
+            raise
         except FlowEngineError as refused:
             typer.echo(refusal_line(refused), err=True)
             raise typer.Exit(2) from None

@@ -71,6 +71,14 @@ def test_a_command_that_is_none_is_refused() -> None:
         assert words[-1] in err
 
 
+def test_a_value_that_is_none_of_a_list_is_told_in_words_of_the_command_line() -> None:
+    for words in (("flow", "diagram", "-", "--format", "png"), ("flow", "import", "rsa", "-")):
+        code, out, err = run(*words)
+        assert (code, out) == (2, "")
+        assert f"'{words[-1] if words[1] == 'diagram' else words[2]}' is not one of" in err
+        assert "Value error" not in err
+
+
 READERS = [
     ("flow", "validate", ODD),
     ("flow", "diagram", ODD),
