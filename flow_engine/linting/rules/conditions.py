@@ -7,6 +7,7 @@ it requires has a value.
 from collections.abc import Mapping, Sequence
 
 from flow_engine.documents.findings import quoted
+from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.graph import components, explore, path_to
 from flow_engine.linting.inspection import Inspection, ReadCondition, Rule
@@ -42,8 +43,19 @@ def contradictions(inspection: Inspection) -> Findings:
 
 
 def without_effect(inspection: Inspection) -> Findings:
-    """Conditions of connections that are not there."""
+    """Conditions of connections that are not there, and what keeps no global task away."""
     for number, task in enumerate(inspection.version.tasks):
+        for index, excluded in enumerate(task.excluded_global_tasks):
+            is_global = excluded in inspection.version.global_tasks
+            if excluded in inspection.tasks and (not is_global or excluded in task.connected_tasks):
+                yield LintFinding(
+                    pointer("tasks", number, "excludedGlobalTasks", index),
+                    "value_ignored",
+                    f"{inspection.name(task.id)} leads to {inspection.name(excluded)} all the same: take it "
+                    "out of 'connectedTasks'"
+                    if is_global
+                    else f"{inspection.name(excluded)} is no global task, so that this keeps nothing away",
+                )
         for target in task.connection_conditions:
             if target in inspection.tasks and target not in inspection.connections[task.id]:
                 yield LintFinding(

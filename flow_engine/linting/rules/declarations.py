@@ -94,11 +94,12 @@ def old_and_contested(inspection: Inspection) -> Findings:
     limits = [c.conversation_time_limit for c in closures if c.multi_contact]
     longest = max((limit for limit in limits if limit is not None), default=None)
     for number, variable in enumerate(inspection.version.variables):
-        if variable.precedence is not None and variable.type == "custom":
+        kind = "custom" if variable.type == "custom" else "a card's" if variable.sensitive == "card" else None
+        if variable.precedence is not None and kind is not None:
             yield LintFinding(
                 pointer("variables", number, "precedence"),
                 "value_ignored",
-                f"{quoted(variable.name)} is custom: only tools write it, so that nobody contradicts them",
+                f"{quoted(variable.name)} is {kind}: only tools write it, so that nobody contradicts them",
             )
         if variable.fresh_for is not None and longest is not None and variable.fresh_for >= longest:
             yield LintFinding(

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from flow_engine.documents import CourtesyMessageRandomParams, LocalizedText, Task, normalise_name
 from flow_engine.documents.checks import prompt_language
 from flow_engine.documents.findings import listed, nearest, quoted
+from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import CODES, Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule
-from flow_engine.templates import lint_template
+from flow_engine.templates import is_template, lint_template
 from flow_engine.vocabulary import BACK
 
 # --- templates ----------------------------------------------------------------------------------
@@ -50,6 +51,29 @@ def placeholders(inspection: Inspection) -> Findings:
                 f"line {line}: {found[0]!r} is in no tag and stays as it is; "
                 f"write {{{{ $vars.{found[1]} }}}}",
             )
+
+
+_NO_TEMPLATES = ("reason", "prompt", "text", "assignment_value")
+"""Attributes of texts for people and models; which of them are rendered, the inspection tells."""
+
+
+def templates_out_of_place(inspection: Inspection) -> Findings:
+    """What stands in a tag where nothing is rendered: reasons, what finds a variable or is judged, what a
+    tool is given, messages."""
+    rendered = {placed.pointer for placed in inspection.templates}
+    for part in inspection.objects:
+        for field in part.attributes_with(str):
+            text = getattr(part, field)
+            if field not in _NO_TEMPLATES or not isinstance(text, str) or not is_template(text):
+                continue
+            place = inspection.place_of(part, property_name(field))
+            if place not in rendered:
+                yield LintFinding(
+                    place,
+                    "template_placeholder",
+                    "this is no template and stays as it is, tags and all; write it without them: templates "
+                    "are prompts and descriptions of tasks, the global prompt, voices and models",
+                )
 
 
 def values_at_entry(inspection: Inspection) -> Findings:
@@ -183,6 +207,7 @@ def _letters(language: str) -> str:
 ERROR_RULES: tuple[Rule, ...] = (problems,)
 TEXT_RULES: tuple[Rule, ...] = (
     placeholders,
+    templates_out_of_place,
     values_at_entry,
     sensitive_values,
     main_languages,

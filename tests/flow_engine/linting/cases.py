@@ -307,6 +307,34 @@ def _(raw: JsonObject) -> None:
     raw["globalPrompt"] += " Ask for $vars.day."
 
 
+def _beside_templates(text: str) -> Change:
+    """Texts that nobody renders: a reason, what finds a variable, what a tool is given, a message."""
+
+    def change(raw: JsonObject) -> None:
+        raw["variables"][2]["prompt"] = text
+        raw["tasks"][BOOKING]["entryCondition"] = {"when": "has(vars.day)", "reason": text}
+        note = {"parameterName": "note", "assignmentStrategy": "fixed", "assignmentValue": text}
+        raw["tasks"][BOOKING]["mcpToolSelection"][0]["selectedTools"][0]["toolParameters"].append(note)
+        raw["tasks"][OPERATOR]["routingParameters"]["waitingMessagesConfiguration"] = {
+            "generationStrategy": "fixed",
+            "messagesList": [{"language": "en", "text": text}, {"language": "it", "text": "Attenda"}],
+        }
+
+    return change
+
+
+@case(
+    "template_placeholder",
+    "/variables/2/prompt",
+    "/tasks/1/mcpToolSelection/0/selectedTools/0/toolParameters/2/assignmentValue",
+    "/tasks/1/entryCondition/reason",
+    "/tasks/2/routingParameters/waitingMessagesConfiguration/messagesList/0/text",
+    good=_beside_templates("the size {size}, please"),
+)
+def _(raw: JsonObject) -> None:
+    _beside_templates("for {{ $values.size }}, please")(raw)
+
+
 @case("template_javascript", "/tasks/1/prompt", good=_prompt("{{ 'a === b' }}"))
 def _(raw: JsonObject) -> None:
     _prompt("{% if $channel === 'phone' %}Call.{% endif %}")(raw)
@@ -748,6 +776,30 @@ def _(raw: JsonObject) -> None:
 )
 def _(raw: JsonObject) -> None:
     _guarded(raw, "vars.size == 'S'", "vars.size == 'M'")
+
+
+@case(
+    "value_ignored",
+    "/variables/2/precedence",
+    good=lambda raw: raw["variables"][2].update(sensitive="identity", precedence="user"),
+)
+def _(raw: JsonObject) -> None:
+    raw["variables"][2] |= {"type": "string", "sensitive": "card", "precedence": "user"}
+
+
+@case(
+    "value_ignored",
+    "/tasks/0/excludedGlobalTasks/0",
+    "/tasks/1/excludedGlobalTasks/0",
+    good=lambda raw: (
+        raw.update(globalTasks=["operator"])
+        or raw["tasks"][BOOKING].update(excludedGlobalTasks=["operator"], connectedTasks=["welcome"])
+    ),
+)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][WELCOME]["excludedGlobalTasks"] = ["booking"]  # which is not global
+    raw["globalTasks"] = ["operator"]
+    raw["tasks"][BOOKING]["excludedGlobalTasks"] = ["operator"]  # to which it leads
 
 
 @case(
