@@ -74,6 +74,8 @@ def entries(value: object) -> object:
     """Of the memory: `{variable: value}` stands for a list of entries that say no more than that."""
     if isinstance(value, dict):
         values = cast("dict[str, object]", value)
+        if not values:
+            raise refused("accepted is at least one variable with its value")
         return [{"varId": var, "value": found} for var, found in values.items()]
     if not isinstance(value, list | tuple):
         raise refused("accepted is a mapping of variables to values, or a list of entries")
@@ -191,13 +193,22 @@ class EndContactBody(Shape):
 class Names(Shape):
     """Either all the names that there are, in any order, or some that must be among them."""
 
+    ACCEPTED: ClassVar[str] = "accepted is a list of all names, or a mapping with `includes` alone"
+
     exactly: tuple[str, ...] | None = None
     includes: tuple[str, ...] | None = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _no_name_alone(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            raise refused(cls.ACCEPTED)
+        return cast("object", value)
 
     @pydantic.model_validator(mode="after")
     def _one_of_two(self) -> Names:
         if (self.exactly is None) == (self.includes is None):
-            raise refused("accepted is a list of all names, or a mapping with `includes` alone")
+            raise refused(self.ACCEPTED)
         return self
 
     @property

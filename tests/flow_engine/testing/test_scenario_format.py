@@ -132,7 +132,8 @@ def test_a_flow_in_place_of_its_tests_is_told_once(flow: str, tmp_path: Path) ->
         ("{expect: {type: HUMAN}}", "/expect/type", "'AIO', 'AIS' or 'HUM'"),
         ("{expect: {reachable: {contains: [a]}}}", "/expect/reachable/contains", "'exactly', 'includes'"),
         ("{expect: {reachable: {}}}", "/expect/reachable", "`includes` alone"),
-        ("{expect: {reachable: welcome}}", "/expect/reachable", "a mapping"),
+        ("{expect: {reachable: welcome}}", "/expect/reachable", "a list of all names, or"),
+        ("{memory: {}}", "/memory", "at least one variable with its value"),
         ("{expect: {prompt_lacks: ''}}", "/expect/prompt_lacks/0", "not empty"),
         ("{expect: {missing: cart}}", "/expect/missing", "accepted is a list"),
     ],
@@ -257,7 +258,7 @@ def test_no_kind_of_mistake_hides_another(tmp_path: Path) -> None:
     [
         ("status: 5", "string_type"),
         ("tasks: welcome", "extra_forbidden"),
-        ("reachable: 5", "model_type"),
+        ("reachable: 5", "wrong_value"),
         ("language: null", "wrong_value"),
     ],
 )
