@@ -48,13 +48,14 @@ class Seen:
 # --- actions ----------------------------------------------------------------------------------
 
 
-def unexpected(outcome: Outcome) -> Iterator[str]:
-    """Why an action that nothing is expected of failed; nothing when it did not. Lines for a terminal."""
+def unexpected(outcome: Outcome, *, foreseen: str = "`expect: {{{key}: {code}}}` after it") -> Iterator[str]:
+    """Why an action that nothing is expected of failed; nothing when it did not. Lines for a terminal.
+    `foreseen` is how its file would say that it is to fail."""
     refusal, problem = outcome.refusal, outcome.problem
     if refusal is not None:
         yield f"refused with {refusal['code']}: {refusal['reason']}"
         wanted = "the change to be made" if outcome.kind == "change_task" else "it to be taken"
-        yield f"expected: {wanted}, or `expect: {{refused: {refusal['code']}}}` after it"
+        yield f"expected: {wanted}, or {foreseen.format(key='refused', code=refusal['code'])}"
         tasks = [
             _with_missing(task["name"], task["missingVariables"])
             for task in refusal.get("reachableTasks", ())
@@ -72,7 +73,7 @@ def unexpected(outcome: Outcome) -> Iterator[str]:
     elif problem is not None:
         yield f"failed with {problem.code}: {problem.detail}"
         yield from _findings(problem)
-        yield f"expected: no error, or `expect: {{error: {problem.code}}}` after it"
+        yield f"expected: no error, or {foreseen.format(key='error', code=problem.code)}"
         accepted = problem.accepted if isinstance(problem, errors.ReloadAndDecide) else ()
         if accepted:
             yield f"accepted now: {', '.join(accepted)}"

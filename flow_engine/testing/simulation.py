@@ -282,7 +282,10 @@ class Simulation:
         """What became of a step that is shown so; a refusal whose code is not `marked` is a failure."""
         self.last, code = outcome, refusal_of(outcome)
         if code is not None and code != marked:
-            self.failures += (f"{shown}: {line}" for line in unexpected(outcome))
+            is_contact = outcome.kind == "contact"
+            foreseen = "another persona" if is_contact else "`refused: {code}` beside it in a recording"
+            told = unexpected(outcome, foreseen=foreseen)
+            self.failures += (f"{shown}: {line}" for line in told)
 
 
 def step_of(action: AgentAction) -> format.ChangeTask | format.Remember | format.Say:
@@ -305,7 +308,7 @@ async def play(persona: Persona, run: Run, flow: InstalledFlow, number: int) -> 
     """A recorded run, as it was said. Nothing of it is raised."""
     simulation = Simulation(persona, flow)
     await simulation.open()
-    for turn in run.turns:
+    for turn in run.turns if refusal_of(simulation.last) is None else ():  # nobody talks without a contact
         if turn.user is not None:
             await simulation.hear(turn.user)
         for action in turn.agent:

@@ -183,6 +183,7 @@ def test_a_refusal_fails_the_run_whatever_comes_of_it(tmp_path: Path) -> None:
     assert done.exit_code == 1
     [result] = json.loads(done.stdout)["results"]
     assert result["failures"][0].startswith("change_task: delivery: refused with task_not_connected")
+    assert result["failures"][1].endswith("or `refused: task_not_connected` beside it in a recording")
 
 
 @pytest.mark.parametrize(
@@ -210,6 +211,14 @@ def test_only_a_refusal_that_the_recording_does_not_mark_counts(
     extra = f"- {action}\n                refused: {marked}\n              - change_task: colleague"
     done = played(tmp_path, recorded=RECORDED.replace("- change_task: colleague", extra))
     assert done.exit_code == exit_code, done.output
+
+
+def test_a_contact_that_cannot_begin_is_all_that_is_told_of_a_run(tmp_path: Path) -> None:
+    elsewhere = PERSONA.replace("channel: phone", "channel: mail")
+    done = played(tmp_path, "--json", persona=elsewhere)
+    failures = json.loads(done.stdout)["results"][0]["failures"]
+    assert failures[0].startswith("the contact: failed with channel_not_supported")
+    assert not [line for line in failures if line.startswith(("user:", "say:", "change_task:", "memory:"))]
 
 
 def test_fewer_recorded_runs_than_asked_for_repeat(tmp_path: Path) -> None:
