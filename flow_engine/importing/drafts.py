@@ -167,9 +167,13 @@ class Draft:
 
         def written(match: re.Match[str]) -> str:
             default = self.defaults.get(match[1])
+            named = self.value(match[1])
+            root, _, key = named.partition(".")
+            if "[" not in named and not key.isidentifier():  # a template takes `a-b` for a subtraction
+                named = f'{root}["{key}"]'
             if default is None or match[1] in self.variables:
-                return f"{{{{ ${self.value(match[1])} }}}}"
-            return f"{{{{ ${self.value(match[1])} | default({operand_text(Constant(default))}) }}}}"
+                return f"{{{{ ${named} }}}}"
+            return f"{{{{ ${named} | default({operand_text(Constant(default))}) }}}}"
 
         pieces: list[str] = []
         end = 0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.importing import IMPORTERS
+from flow_engine.templates import lint_template
 from tests.flow_engine.importing.originals import (
     Imported,
     errors_of,
@@ -142,6 +143,14 @@ class TestRetell:
     def test_dynamic_variables_come_with_the_contact(self) -> None:
         prompt = imported("retell").document["globalPrompt"]
         assert "{{ $tenant.garage_name | default('Nordlicht Garage') }}" in prompt
+
+    @pytest.mark.parametrize("name", ["current_time_Europe/Rome", "pick-up", "2nd", "pet.name"])
+    def test_a_placeholder_is_one_name_whatever_stands_in_it(self, name: str) -> None:
+        _, raw = known()["retell"]
+        found = Imported(IMPORTERS["retell"](changed(raw, ("global_prompt",), f"It is {{{{{name}}}}}.")))
+        key = name.replace("/", "-")
+        assert found.document["globalPrompt"] == f'It is {{{{ $tenant["{key}"] }}}}.'
+        assert not any(lint_template(found.document["globalPrompt"], (), "/globalPrompt"))
 
     def test_an_agent_s_export_is_read_too(self) -> None:
         _, raw = known()["retell"]
