@@ -325,7 +325,11 @@ def lint_template(
         *template.problems,
         *template.suspicions,
         *(
-            parsing.Problem(use.line, parsing.UNKNOWN_NAME, f"{use.label}: no variable {use.key!r}; {listed}")
+            parsing.Problem(
+                use.line,
+                parsing.UNKNOWN_NAME,
+                f"{use.label}: no variable {use.key!r}; {_divided(use, known, source) or listed}",
+            )
             for use in missing
         ),
     ]
@@ -334,6 +338,13 @@ def lint_template(
     for problem in sorted(problems, key=lambda problem: problem.line):
         (errors if problem.code in parsing.ERROR_CODES else warnings).append(_finding(pointer, problem))
     return errors, warnings
+
+
+def _divided(use: VariableUse, known: Collection[str], source: str) -> str:
+    """How a name with a hyphen is written that a template takes for a subtraction; empty for another name."""
+    meant = [each for each in known if each.startswith(f"{use.key}-")]
+    found = max((n for n in meant if use.label + n.removeprefix(use.key) in source), key=len, default=None)
+    return "" if found is None else f'write {use.label.partition(".")[0]}["{found}"]'
 
 
 def _compile(source: str) -> Template:

@@ -259,6 +259,13 @@ class TestLint:
             )
         ]
 
+    def test_a_name_with_a_hyphen_that_was_taken_for_a_subtraction_is_told_with_how_it_is_written(
+        self,
+    ) -> None:  # F9
+        _, warnings = lint_template("{{ $values.pick-up-day }}", {"pick-up", "pick-up-day"}, "/p")
+        hint = "$values.pick: no variable 'pick'; write $values[\"pick-up-day\"]"
+        assert any(each.message.endswith(hint) for each in warnings)
+
     @pytest.mark.parametrize(
         ("source", "hint"),
         [
