@@ -15,6 +15,7 @@ from flow_engine.documents.media import (
     LocalizedText,
 )
 from flow_engine.documents.model import (
+    AiHelper,
     Checkpoint,
     ClosureConfig,
     FlowVersion,
@@ -41,6 +42,7 @@ from flow_engine.documents.values import Document, parse_date_time
 
 __all__ = [
     "SET_BY_SERVER",
+    "AiHelper",
     "AudioMediaConfigPreset",
     "BaseSttConfig",
     "BaseTtsConfig",

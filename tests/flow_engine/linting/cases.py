@@ -606,6 +606,28 @@ def _(raw: JsonObject) -> None:
     raw["tasks"][OPERATOR]["suspendTranscription"] = None
 
 
+def _reading_along(**settings: object) -> Change:
+    def change(raw: JsonObject) -> None:
+        raw["aiHelpers"] = [{"name": "convMiner", **settings}, {"name": "other", "turns": "many"}]
+        raw["tasks"][BOOKING]["aiHelpers"] = [{"name": "convMiner", **settings}]
+
+    return change
+
+
+@case(
+    "value_ignored",
+    "/aiHelpers/0/enabled",
+    "/aiHelpers/0/turns",
+    "/aiHelpers/0/stalledAfter",
+    "/tasks/1/aiHelpers/0/enabled",
+    "/tasks/1/aiHelpers/0/turns",
+    "/tasks/1/aiHelpers/0/stalledAfter",
+    good=_reading_along(enabled=False, turns=50, stalledAfter=0, model="m", prompt="p", more=1),
+)
+def _(raw: JsonObject) -> None:
+    _reading_along(enabled="no", turns=0, stalledAfter="2")(raw)
+
+
 @case(
     "multi_contact_never_applies",
     "/closureConfig/multiContact",
