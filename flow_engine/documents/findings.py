@@ -41,6 +41,8 @@ def quoted(value: object) -> str:
     """A scalar as it was written, anything else by its type."""
     if isinstance(value, str):
         return repr(value if len(value) <= _QUOTED else value[: _QUOTED - 1] + "…")
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return repr(value) if isinstance(value, int | float) else json_type(value)
 
 

@@ -123,15 +123,19 @@ _BCP_47 = re.compile("[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8})*")
 
 def main_languages(inspection: Inspection) -> Findings:
     version, environment = inspection.version, inspection.environment
-    for number, language in enumerate(version.supported_languages):
+    written = [(pointer("supportedLanguages", n), each) for n, each in enumerate(version.supported_languages)]
+    if version.default_language not in version.supported_languages:
+        written.append(("/defaultLanguage", version.default_language))
+    for place, language in written:
         if not _BCP_47.fullmatch(language):
             yield LintFinding(
-                pointer("supportedLanguages", number),
-                "language_not_a_tag",
-                f"{quoted(language)} is no language of BCP 47, such as 'en-US'",
+                place, "language_not_a_tag", f"{quoted(language)} is no language of BCP 47, such as 'en-US'"
             )
-    # It can run: the default language is used, only no caller can ever be found to speak it.
-    if version.default_language not in version.supported_languages:
+    # It can run: the default language is used, only no caller can ever be found to speak it. To add what is
+    # no tag would be no way out.
+    if version.default_language not in version.supported_languages and _BCP_47.fullmatch(
+        version.default_language
+    ):
         yield LintFinding(
             "/defaultLanguage",
             "default_language_not_supported",
@@ -197,7 +201,8 @@ def _unsupported(place: str, language: str, supported: set[str]) -> Findings:
 
 def _supported(inspection: Inspection) -> set[str]:
     version = inspection.version
-    return {_letters(language) for language in (*version.supported_languages, version.default_language)}
+    languages = (*version.supported_languages, version.default_language)
+    return {_letters(language) for language in languages if _BCP_47.fullmatch(language)}
 
 
 def _letters(language: str) -> str:

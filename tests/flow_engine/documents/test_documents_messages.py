@@ -101,6 +101,14 @@ ERRORS = [
         id="channels=['phone', 'fax']",
     ),
     pytest.param(
+        "/channels",
+        ["phone", True],
+        [
+            ("/channels/1", "not_allowed", "must be 'phone', 'whatsapp', 'sms', 'mail' or 'chat', not true"),
+        ],
+        id="channels=['phone', True]",
+    ),
+    pytest.param(
         "/mandatoryChannels",
         ["mail"],
         [

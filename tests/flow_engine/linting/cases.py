@@ -408,6 +408,18 @@ def _(raw: JsonObject) -> None:
     raw["supportedLanguages"].append("fr_FR")
 
 
+def _waiting_in_both(raw: JsonObject) -> None:
+    texts = [{"language": code, "text": "…"} for code in ("en", "it")]
+    messages = {"generationStrategy": "fixed", "messagesList": texts}
+    raw["tasks"][OPERATOR]["routingParameters"]["waitingMessagesConfiguration"] = messages
+
+
+@case("language_not_a_tag", "/defaultLanguage", good=_waiting_in_both)
+def _(raw: JsonObject) -> None:
+    _waiting_in_both(raw)
+    raw["defaultLanguage"] = "en_US"
+
+
 @case(
     "system_prompts_language_unavailable",
     "/systemPromptsLanguage",
