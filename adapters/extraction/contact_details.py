@@ -78,6 +78,8 @@ _PART = r"(?:(?:[a-z0-9] ){2,30}[a-z0-9](?![a-z0-9])|[a-z0-9_+-]{1,64}(?: [0-9]+
 """Spelled letter by letter, or a word with the digits behind it."""
 
 _BEFORE = re.compile(r"(?:^|(?P<boundary>\S+)[ :,]+)(?P<word>[a-z]+) $")
+_LOCAL, _DOMAIN = re.compile(r"[\w.%+-]+\Z"), re.compile(r"(?:[\w-]+\.)+[\w-]+")
+"""In the letters of any language: what is no address is refused as a value, and not taken for another one."""
 _PROVIDERS = {"g mail": "gmail", "hot mail": "hotmail", "out look": "outlook", "i cloud": "icloud"}
 """As recognisers write what is one name."""
 
@@ -94,10 +96,8 @@ def emails(text: str, spoken: str, vocabulary: Vocabulary, *, typed: bool = Fals
     for found in few(_pattern(vocabulary).finditer(text)):
         start, local = found.start(), _joined(found["local"], vocabulary)
         domain = _joined(found["domain"], vocabulary)
-        if typed and (
-            whole := re.search(rf"(?<![\w.+-]){re.escape(f'{local}@{domain}')}", spoken, re.IGNORECASE)
-        ):
-            yield Mention("email", start, found.end(), whole.group())
+        if typed and "@" in found.group() and (whole := _around(spoken, text.count("@", 0, found.end()))):
+            yield Mention("email", start, found.end(), whole)
             continue
         before = _BEFORE.search(text, 0, start)
         joins = before is not None and is_content(before["word"]) and before["word"] not in tables.leads
@@ -109,6 +109,14 @@ def emails(text: str, spoken: str, vocabulary: Vocabulary, *, typed: bool = Fals
         written = re.search(re.escape(address), spoken, re.IGNORECASE)
         value = written.group() if written else address
         yield Mention("email", start, found.end(), value, vague=not (surely or written or "." in local))
+
+
+def _around(spoken: str, sign: int) -> str | None:
+    """What stands around the `sign`th "@", as it was typed: its words are no digits, and a domain without
+    its accents is somebody else's. None where it is no address as it stands."""
+    before, after = spoken.split("@")[sign - 1 : sign + 1]
+    local, domain = _LOCAL.search(before[-64:]), _DOMAIN.match(after)
+    return f"{local.group()}@{domain.group()}" if local and domain else None
 
 
 @cache

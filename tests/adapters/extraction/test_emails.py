@@ -67,10 +67,17 @@ def test_an_address_is_taken_unasked_by_the_only_variable_of_its_type() -> None:
         ("en", "call 020 7946 0000, or write bob_42+x@example.co.uk.", "bob_42+x@example.co.uk"),
         ("es", "puede escribir bob@example.es", "bob@example.es"),
         ("es", "es pedro arroba hot mail punto com", "pedro@hotmail.com"),
+        ("it", "scrivi a due@example.it", "due@example.it"),
+        ("en", "one.two@example.com, or call", "one.two@example.com"),
+        ("es", "mi correo es Ana@Perché.es.", "Ana@xn--perch-fsa.es"),
     ],
 )
 def test_a_typed_address_begins_where_it_is_written(language: str, said: str, address: str) -> None:  # F38
     assert found(said, MAIL, language=language, typed=True) == {"mail": address}
+
+
+def test_of_a_typed_address_with_letters_that_none_can_have_no_other_one_is_made() -> None:  # F38
+    assert found("müller@example.it", MAIL, typed=True) == {}
 
 
 def test_a_typed_address_that_is_denied_or_is_one_of_two_is_left_out() -> None:  # F38
