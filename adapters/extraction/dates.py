@@ -182,7 +182,8 @@ def _with_time(
             return datetime.combine(which, day.clock).isoformat(timespec="minutes")
         if minutes is None:
             return which.isoformat()
-        return datetime.combine(which, time(minutes // 60, minutes % 60)).isoformat(timespec="minutes")
+        moment = datetime.combine(_plus(which, minutes // 1440), time(minutes // 60 % 24, minutes % 60))
+        return moment.isoformat(timespec="minutes")
 
     return Mention(
         "date",

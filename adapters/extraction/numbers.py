@@ -123,7 +123,7 @@ class TimeMention:
     start: int
     end: int
     minutes: int
-    """Minutes of the day, or of the half day when `open_half` is true."""
+    """Minutes of the day, from 24:00 on of the next one, or of the half day when `open_half` is true."""
     open_half: bool
     """Nothing said yet whether it is before or after noon."""
 
@@ -155,7 +155,8 @@ def times(text: str, vocabulary: Vocabulary) -> Iterator[TimeMention]:
         minutes = _minutes(found, vocabulary)
         if minutes is None:
             continue
-        total = (hour * 60 + minutes) % (24 * 60)
+        total = hour * 60 + minutes
+        total = total if total >= 0 else total + 24 * 60
         part = part_of_day(found["part"] or "", vocabulary)
         literal = hour > 12 or hour == 0 or (said.startswith("0") and found["colon"] is not None)
         mention = TimeMention(found.start(), found.end(), total, open_half=not literal)
