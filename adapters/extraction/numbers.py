@@ -128,16 +128,17 @@ class TimeMention:
     """Nothing said yet whether it is before or after noon."""
 
     def of_day(self, part: Part | None) -> int:
-        """Minutes after midnight. Without a part of the day, 1 to 6 o'clock is meant in the afternoon: people
-        who call arrange their waking hours."""
+        """Minutes after midnight; twelve at night is the end of the day. Without a part of the day, 1 to 6
+        o'clock is meant in the afternoon: people who call arrange their waking hours."""
         minutes = self.minutes
+        late = part in ("evening", "night")
         if not self.open_half:
-            return minutes
+            return 2 * _HALF_DAY if late and minutes == 0 else minutes
         if part is None:
             return minutes + _HALF_DAY if 60 <= minutes < _FIRST_WAKING_HOUR * 60 else minutes
         if part == "morning" or (part == "night" and minutes < 6 * 60):
             return minutes % _HALF_DAY
-        return minutes % _HALF_DAY + _HALF_DAY
+        return minutes + _HALF_DAY if late else minutes % _HALF_DAY + _HALF_DAY
 
 
 def times(text: str, vocabulary: Vocabulary) -> Iterator[TimeMention]:

@@ -269,6 +269,12 @@ def test_a_day_that_is_shut_out_or_only_a_bound_is_left_to_a_model(language: str
         ("it-IT", "oggi alle 24", "2026-03-04T23:00:00Z"),  # the end of the day
         ("en-US", "12/31/2026 at 24:00", "2026-12-31T23:00:00Z"),
         ("es-ES", "hoy a las 24 menos cuarto", "2026-03-04T22:45:00Z"),
+        ("it-IT", "stasera a mezzanotte", "2026-03-04T23:00:00Z"),
+        ("en-US", "tonight at midnight", "2026-03-04T23:00:00Z"),
+        ("en-US", "tomorrow night at 12:30", "2026-03-05T23:30:00Z"),
+        ("en-US", "tomorrow at midnight", "2026-03-04T23:00:00Z"),
+        ("es-ES", "esta noche a las 12", "2026-03-04T23:00:00Z"),
+        ("es-ES", "mañana a las 12 y media de la madrugada", "2026-03-04T23:30:00Z"),
         ("en-US", "Saturday at 8:30 pm", "2026-03-07T19:30:00Z"),
         ("en-US", "Saturday at 8:30pm", "2026-03-07T19:30:00Z"),
         ("en-US", "tomorrow at 3pm", "2026-03-05T14:00:00Z"),
