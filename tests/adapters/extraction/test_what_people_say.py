@@ -299,6 +299,9 @@ def test_a_time_belongs_to_the_day_beside_it(language: str, said: str, moment: s
     [
         ("it-IT", "lunedì o martedì"),
         ("it-IT", "fine mese"),
+        ("it-IT", "il primo lunedì di aprile"),
+        ("en-US", "the second Friday of April"),
+        ("es-ES", "el último viernes de marzo"),
         ("en-US", "Monday or Tuesday"),
         ("es-ES", "el lunes o el martes"),
     ],
