@@ -97,7 +97,8 @@ def _patterns(vocabulary: Vocabulary) -> _Patterns:
     the = r"|(?<!\w)the" if dates.bare_day_needs_ordinal else ""
     return _Patterns(
         fillers=re.compile(rf"{alternation(words.fillers)}(?: ?[,.])*"),
-        not_numbers=re.compile(alternation(words.not_numbers)),
+        # "2 million" is no number and another one.
+        not_numbers=re.compile(rf"{alternation(words.not_numbers)}|(?<=[0-9] ){alternation(words.scales)}"),
         before_ordinal=re.compile(rf"(?:{months}(?: the)?{the}) $"),
         after_ordinal=re.compile(rf" (?:{alternation(dates.of)} )?{months}"),
         zero=re.compile(

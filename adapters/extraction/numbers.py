@@ -4,6 +4,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from typing import Literal
 
@@ -19,6 +20,7 @@ from adapters.extraction.vocabulary import (
 )
 
 _REACH = 40
+_THOUSAND = 1000
 
 
 class _Patterns:
@@ -31,7 +33,7 @@ class _Patterns:
         digits = rf"{self.grouped.pattern}|[0-9]+(?:[{mark}.][0-9]+)?"
         minus = alternation(words.minus)
         self.number = re.compile(
-            rf"(?<![\w/:.+-])(?:(?P<minus>-|{minus} ))?(?P<digits>{digits})(?![\wº:/-]|[.,][0-9])"
+            rf"(?<![\w/:.+-])(?<![0-9],)(?:(?P<minus>-|{minus} ))?(?P<digits>{digits})(?![\wº:/-]|[.,][0-9])"
         )
         self.more = re.compile(r" ?\+ ?[0-9]")  # "six plus two children"
         self.half = re.compile(rf"(?: \w{{2,12}})? {alternation(words.half_more)}")  # "due chili e mezzo"
@@ -72,7 +74,8 @@ def numbers(text: str, vocabulary: Vocabulary) -> Sequence[Mention]:
 def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
     """Ordinals, parts of words, of codes and of sums, and bounds ("at least 3") are no numbers."""
     patterns = _patterns(vocabulary)
-    thousand = right_after(vocabulary.words.thousand)
+    scales = vocabulary.words.scales
+    scale = right_after(tuple(scales))
     bounded = right_before(vocabulary.turns.bounds)
     for found in few(patterns.number.finditer(text)):
         lead = text[max(0, found.start() - _REACH) : found.start()]
@@ -90,9 +93,12 @@ def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
         ):
             continue
         end = found.end()
-        if thousands := thousand.match(text, end):
-            value, end = value * 1000, thousands.end()
+        if scaled := scale.match(text, end):
+            exact = Decimal(plain) * scales[as_listed(scaled.group().strip())]
+            value, end = int(exact) if exact == int(exact) else float(exact), scaled.end()
         if isinstance(value, int) and (more := patterns.half.match(text, end)):
+            if value >= _THOUSAND:
+                continue  # half of which unit is a guess
             value, end = value + 0.5, more.end()
         clause = re.split(r"[,.;?!] ", lead)[-1]
         topics = frozenset(

@@ -39,7 +39,7 @@ class Words:
     zero: Phrases
     plus: Phrases
     minus: Phrases
-    thousand: Phrases
+    scales: dict[str, int]
     half_more: Phrases
     between_digits: Phrases
     stop: Phrases

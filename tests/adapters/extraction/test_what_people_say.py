@@ -77,11 +77,33 @@ def answer(variable: VariableSpec, language: str, said: str) -> JsonValue:
         ("es-ES", "una docena", 12),
         ("es-ES", "mil doscientos", 1200),
         ("es-ES", "dos, mejor dicho tres", 3),
+        ("it-IT", "2 milioni", 2_000_000),
+        ("it-IT", "2,3 milioni", 2_300_000),
+        ("it-IT", "un milione", 1_000_000),
+        ("en-US", "2 million people", 2_000_000),
+        ("en-US", "half a million", 500_000),
+        ("es-ES", "2 mil", 2000),
+        ("es-ES", "medio millón", 500_000),
+        ("es-ES", "veintiún mil", 21_000),
     ],
 )
 def test_a_number_is_read_in_words_and_figures(language: str, said: str, number: float) -> None:
     value = answer(PEOPLE, language, said)
     assert (value, type(value)) == (number, type(number))  # F38: commas and points as the language has them
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("it-IT", "1,234.56"),
+        ("en-US", "12,50"),
+        ("en-US", "1.234,56"),
+        ("it-IT", "due milioni e mezzo"),  # half of which unit
+        ("it-IT", "un milione e duecentomila"),
+    ],
+)
+def test_of_a_number_that_is_not_read_no_part_is_taken(language: str, said: str) -> None:  # F38
+    assert answer(PEOPLE, language, said) is None
 
 
 @pytest.mark.parametrize(
