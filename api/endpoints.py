@@ -188,7 +188,11 @@ class Call(msgspec.Struct, frozen=True):
         try:
             return parse_date_time(text)
         except ValueError:
-            raise refused_parameter(f"{name}_invalid", f"{name!r} is an RFC 3339 date-time") from None
+            message = (
+                f"{name!r} is an RFC 3339 date-time such as 2026-01-15T09:30:00Z; "
+                "the '+' of an offset is written %2B here"
+            )
+            raise refused_parameter(f"{name}_invalid", message) from None
 
     def choice(self, name: str, accepted: tuple[str, ...]) -> str | None:
         text = self.query(name)

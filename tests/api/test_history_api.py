@@ -256,6 +256,14 @@ class TestLists:
         reply = await scene.http.get(f"/v1/conversations?{query}")
         assert (reply.status_code, reply.json()["code"]) == (422, code)
 
+    async def test_a_moment_that_cannot_be_read_is_refused_with_one_that_can(self, scene: Scene) -> None:
+        plus_is_a_space = await scene.http.get("/v1/conversations?from=2026-01-15T09:30:00+01:00")
+        assert plus_is_a_space.json()["detail"] == (
+            "'from' is an RFC 3339 date-time such as 2026-01-15T09:30:00Z; "
+            "the '+' of an offset is written %2B here"
+        )
+        assert (await scene.http.get("/v1/conversations?from=2026-01-15T09:30:00%2B01:00")).status_code == 200
+
     async def test_all_that_is_wrong_is_told_at_once(self, scene: Scene) -> None:  # F36
         query = "status=open&from=yesterday&tag=prod&limit=many&before=1"
         reply = await scene.http.get(f"/v1/conversations?{query}")
