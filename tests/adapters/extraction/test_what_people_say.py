@@ -433,6 +433,27 @@ def test_a_member_heads_a_short_answer_to_a_question_of_other_words(
     assert found(said, PAYMENT, bot="What shall we settle on?", language="en-US").get("payment") == payment
 
 
+@pytest.mark.parametrize(
+    ("language", "said", "payment"),
+    [
+        ("es-ES", "no tengo tarjeta", None),
+        ("es-ES", "ya no tengo tarjeta, efectivo", "efectivo"),
+        ("es-ES", "no llevo efectivo encima", None),
+        ("es-ES", "tengo tarjeta", "tarjeta"),
+        ("it-IT", "non possiedo una carta", None),
+        ("en-US", "I haven't got a card", None),
+        ("en-US", "I don't carry cash", None),
+    ],
+)
+def test_a_member_that_nobody_has_is_denied(
+    language: str, said: str, payment: str | None
+) -> None:  # contract 26
+    members = {"es-ES": ("tarjeta", "efectivo"), "it-IT": ("carta", "contanti"), "en-US": ("card", "cash")}
+    paying = VariableSpec("payment", "pago", "enum", "payment, pagamento, pago", members[language])
+    bot = {"es-ES": "¿Cómo es el pago?", "it-IT": "Che pagamento preferisce?", "en-US": "Which payment?"}
+    assert found(said, paying, bot=bot[language], language=language).get("payment") == payment
+
+
 OPEN = {"it-IT": "Come posso aiutarla?", "en-US": "How can I help?", "es-ES": "¿En qué puedo ayudarle?"}
 PAYMENT = VariableSpec(
     "payment",
