@@ -34,9 +34,12 @@ class _Patterns:
             if tables.bare_yes
             else r"(?!)"
         )
+        # "Ok no" and "yes or no?" are no yes.
+        either = alternation(vocabulary.turns.alternatives)
+        kept = rf"(?! (?:{either} )?{alternation(tables.no)}(?=$| ?[,.;!?]))"
         self.answer = re.compile(
             rf"(?P<firm_no>{alternation(tables.firm_no)})|(?P<firm_yes>{alternation(tables.firm_yes)})"
-            rf"|{begins}{leads}(?:(?P<no>{alternation(tables.no)})|(?P<yes>{alternation(tables.yes)}|{bare}))"
+            rf"|{begins}{leads}(?:(?P<no>{alternation(tables.no)})|(?P<yes>(?:{alternation(tables.yes)}|{bare}){kept}))"
             rf"(?! ?\?| not(?!\w))"
         )
         # "The suite no 12" is a number's.

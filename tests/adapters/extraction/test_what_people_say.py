@@ -139,7 +139,17 @@ def test_what_names_no_single_number_is_left_to_a_model(language: str, said: str
         *(("it-IT", said, False) for said in ("no", "no grazie", "assolutamente no", "sì, anzi no")),
         *(
             ("it-IT", said, None)
-            for said in ("forse", "non lo so", "mah", "sì no", "come no?", "non so come, no")
+            for said in (
+                "forse",
+                "non lo so",
+                "mah",
+                "sì no",
+                "sì o no?",
+                "ok no",
+                "va bene no",
+                "come no?",
+                "non so come, no",
+            )
         ),
         *(
             ("en-US", said, True)
@@ -149,13 +159,16 @@ def test_what_names_no_single_number_is_left_to_a_model(language: str, said: str
             ("en-US", said, False)
             for said in ("no", "no thanks", "nope", "not really", "I'd rather not", "yes, I mean no")
         ),
-        *(("en-US", said, None) for said in ("maybe", "I don't know", "yeah no", "no yeah")),
+        *(
+            ("en-US", said, None)
+            for said in ("maybe", "I don't know", "yeah no", "no yeah", "ok no", "yes or no?")
+        ),
         *(
             ("es-ES", said, True)
             for said in ("sí", "claro", "por supuesto", "vale", "desde luego", "cómo no, gracias")
         ),
         *(("es-ES", said, False) for said in ("no", "no, gracias", "mejor no", "sí, bueno, no")),
-        *(("es-ES", said, None) for said in ("quizás", "no lo sé")),
+        *(("es-ES", said, None) for said in ("quizás", "no lo sé", "vale no")),
     ],
 )
 def test_yes_and_no_have_many_words_and_the_last_one_counts(
