@@ -54,9 +54,8 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as refused:
-            refused.message = refused.message.removeprefix(
-                "Value error, "
-            )  # a word of pydantic's, not of ours
+            # Pydantic's words, not ours.
+            refused.message = refused.message.removeprefix("Value error, ")
             raise
         except FlowEngineError as refused:
             typer.echo(refusal_line(refused), err=True)
