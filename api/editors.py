@@ -301,7 +301,11 @@ class SchemaRoutes:
             handler=self.decision,
             summary="What was decided, and against what",
         )
-        schemas = [
+        return [overview, readme, page, decision, *self._schemas()]
+
+    @staticmethod
+    def _schemas() -> list[Endpoint]:
+        return [
             Endpoint(
                 f"GET {path}",
                 partial(_schema, made),
@@ -321,4 +325,3 @@ class SchemaRoutes:
                 (f"/schemas/{name}.json", f"JSON Schema of {what}, the newest"),
             )
         ]
-        return [overview, readme, page, decision, *schemas]

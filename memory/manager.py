@@ -65,6 +65,14 @@ def _written(tenant_id: str, content_hash: str, together: bool) -> tuple[str, Na
     return definition, Naming({**STATE, "erasing": ERASING_END}, others if together else {})
 
 
+def _keys_to_write(
+    keys: ConversationKeys, conversation: ConversationRef, changes: storage.Changes, together: bool
+) -> tuple[str, KeyNames]:
+    definition, naming = _written(conversation.tenant_id, changes.content_hash, together)
+    reply_to = _NO_REPLY if changes.idempotency is None else reply_end(changes.idempotency.key)
+    return definition, KeyNames(naming, keys.tag, reply_to)
+
+
 class MemoryManager:
     """Implements `ConversationMemory`, and what single reads and writes of a conversation are called.
 
@@ -167,8 +175,7 @@ class MemoryManager:
     async def commit(self, conversation: ConversationRef, changes: storage.Changes) -> storage.Outcome:
         single_node = self._driver.single_node
         keys = ConversationKeys.of(conversation)
-        definition, naming = _written(conversation.tenant_id, changes.content_hash, single_node)
-        reply_to = _NO_REPLY if changes.idempotency is None else reply_end(changes.idempotency.key)
+        definition, script_keys = _keys_to_write(keys, conversation, changes, single_node)
         hurried: Sequence[DueJob] = ()
         if not single_node:
             # Before the commit, else a process that dies in between leaves a cause without its job; and not
@@ -185,9 +192,7 @@ class MemoryManager:
         self._commits += 1
         stamp = b"%b%x" % (self._process, self._commits)
         arguments = commit_arguments(conversation, changes, stamp)
-        verdict, *rest = await self._driver.run(
-            self._commit, KeyNames(naming, keys.tag, reply_to), arguments, confirmed=True
-        )
+        verdict, *rest = await self._driver.run(self._commit, script_keys, arguments, confirmed=True)
         if not single_node:
             await self._write_down(hurried)  # whatever the verdict: an earlier commit may have died here
         match verdict:

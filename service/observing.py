@@ -19,6 +19,7 @@ from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.telemetry import Tracing
 from flow_engine.values import utc_text
+from memory.held import HeldConversations
 from memory.operations import OwnProcess, RedisOperations
 
 log: Any = structlog.get_logger("flow_engine.service")
@@ -165,10 +166,10 @@ class PrometheusObserver(CountingObserver):
         """Asked at every scrape."""
         self._compiled.set_function(number)
 
-    def conversations_held_are(self, number: Callable[[], int], read: Callable[[], int]) -> None:
-        """And how many were ever `read`. Asked at every scrape."""
-        self._held.set_function(number)
-        self._counters["conversations_read"].asks(read)
+    def conversations_are_held_by(self, holding: HeldConversations) -> None:
+        """Asked at every scrape how many it holds, and how many were read."""
+        self._held.set_function(lambda: len(holding))
+        self._counters["conversations_read"].asks(lambda: holding.reads)
 
     def streams_open_are(self, number: Callable[[], int]) -> None:
         """Asked at every scrape."""

@@ -278,9 +278,8 @@ def assemble(
     prompts, known_url = load_system_prompts(), settings.public_url or base_url
     designing = _designing(settings, dependencies, prompts)
     versions = VersionsInUse(designing.flows, memory.definitions)
-    holding = memory.conversations.holding
     observer.compiled_versions_are(lambda: versions.kept)
-    observer.conversations_held_are(lambda: len(holding), lambda: holding.reads)
+    observer.conversations_are_held_by(memory.conversations.holding)
     journal = kept_journal(settings, memory, database, versions, dependencies.clock)
     shared = ConversationDependencies(
         memory=observed_memory(memory.conversations, observer, dependencies.tracing),

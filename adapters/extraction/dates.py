@@ -47,6 +47,10 @@ class _Day:
     """Only of moments counted from now: "in two hours"."""
 
 
+_YEAR = r"(?:19|20) ?[0-9]{2}(?![0-9])"
+_NUMBER = r"(?<![\w.,/:+-])"
+
+
 class _Patterns:
     """How days are named in one language."""
 
@@ -57,13 +61,11 @@ class _Patterns:
         english = ("a", "an") if vocabulary.code == "en" else ()
         one = alternation((*vocabulary.words.one, *vocabulary.words.articles, *english))
         count = rf"[0-9]{{1,4}}|{one}"
-        year = r"(?:19|20) ?[0-9]{2}(?![0-9])"
         in_year = rf"(?:,? (?:{alternation(tables.year_after)}['’]? ?)?)"
         # "Marzo ottantacinque": no day of a month, and nothing that it could count.
         bare_year = r" '?(?P<{}>3[2-9]|[4-9][0-9])(?=$| ?[,.;?!])"
         tail = rf"(?=$| ?[,.;?!]| {alternation(tables.day_tail)})"
         mark = "º" if tables.bare_day_needs_ordinal else "º?"
-        number = r"(?<![\w.,/:+-])"
         # Before the amount or behind it, as the language has it.
         ago = rf"(?P<ago_n>{count}) (?P<ago_unit>{units})"
         lead = tables.ago_lead and f"{alternation(tables.ago_lead)} "
@@ -72,13 +74,13 @@ class _Patterns:
             rf"(?<![\w/.-])(?P<iso>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?![\w-])"
             rf"|(?<![\w/.-])(?P<numeric>[0-9]{{1,2}}([/.-])[0-9]{{1,2}}\3(?:[0-9]{{4}}|[0-9]{{2}}))(?![\w/-])"
             rf"|(?<![\w/.-])(?P<short>[0-9]{{1,2}}/[0-9]{{1,2}})(?![\w/-])"
-            rf"|{number}(?P<day>[0-9]{{1,2}})º?(?: {alternation(tables.of)})? (?P<month>{months})"
-            rf"(?:{in_year}(?P<year>{year})"
+            rf"|{_NUMBER}(?P<day>[0-9]{{1,2}})º?(?: {alternation(tables.of)})? (?P<month>{months})"
+            rf"(?:{in_year}(?P<year>{_YEAR})"
             rf"|[ ,]{alternation(tables.year_after)} ?'?(?P<short_year>[0-9]{{2}})(?![\w:.])"
             rf"|{bare_year.format('bare_year')})?"
             rf"|(?P<month_before>{months}) (?:the )?(?P<day_after>[0-9]{{1,2}})º?"
-            rf"(?![\wº:/]|[.,][0-9]| (?!{year})[0-9]{{3}})"
-            rf"(?:{in_year}(?P<year_behind>{year})|{bare_year.format('bare_year_behind')})?"
+            rf"(?![\wº:/]|[.,][0-9]| (?!{_YEAR})[0-9]{{3}})"
+            rf"(?:{in_year}(?P<year_behind>{_YEAR})|{bare_year.format('bare_year_behind')})?"
             rf"|(?P<relative>{alternation(tables.days)})"
             rf"|{alternation(tables.ahead_lead)} (?P<ahead_n>{count}) (?P<ahead_unit>{units})"
             rf"|(?<![\w.,+-])(?P<from_now_n>{count}) (?P<from_now_unit>{units})"
