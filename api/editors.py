@@ -258,15 +258,14 @@ class SchemaRoutes:
 
     async def page(self, call: Call) -> Response:
         """Raises LookElsewhere `page_unknown`."""
-        return self._page(call, _PAGES / "docs")
+        return self._page(call.path("page"), _PAGES / "docs")
 
     async def decision(self, call: Call) -> Response:
         """Raises LookElsewhere `page_unknown`."""
-        return self._page(call, _PAGES / "docs" / "decisions")
+        return self._page(call.path("decision"), _PAGES / "docs" / "decisions")
 
-    def _page(self, call: Call, folder: Path) -> Response:
+    def _page(self, page: str, folder: Path) -> Response:
         pages = {each.stem: each for each in folder.glob("*.md")}
-        page = call.path("page")
         if page not in pages:
             raise LookElsewhere("page_unknown", f"there is no page {page!r}; {nearest(page, sorted(pages))}")
         return Response(pages[page].read_bytes(), headers=_SCHEMA_HEADERS, media_type=MARKDOWN)
@@ -297,7 +296,7 @@ class SchemaRoutes:
         )
         decision = replace(
             page,
-            route="GET /docs/decisions/{page}.md",
+            route="GET /docs/decisions/{decision}.md",
             handler=self.decision,
             summary="What was decided, and against what",
         )

@@ -134,6 +134,7 @@ UNKNOWN = {
     "seq": "1",
     "try_id": "attempt",
     "page": "simulated-users",  # the same for everybody
+    "decision": "README",
 }
 
 

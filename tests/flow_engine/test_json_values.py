@@ -162,7 +162,7 @@ class TestQuoting:
             ("x" * 61, repr("x" * 59 + "…"), "a string"),
             (7, "7", "a number"),
             (1.5, "1.5", "a number"),
-            (True, "True", "a boolean"),
+            (True, "true", "a boolean"),
             (None, "null", "null"),
             ([1], "an array", "an array"),
             ({"a": 1}, "an object", "an object"),
