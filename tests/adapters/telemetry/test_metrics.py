@@ -182,6 +182,8 @@ class TestStory:
                 await w.scene.http.get("/v1/prompt/conv-1")
                 assert w.metric("conversations_read_total") == reads
                 assert w.metric("conversations_held") == 1
+            assert (await w.scene.end()).json()["status"] == "closed"
+            assert w.metric("conversations_held") == 0  # hardly anybody asks again
 
     async def test_no_label_holds_an_id_a_task_or_a_text(self) -> None:
         async with watched(clinic(), FINDS) as w:
