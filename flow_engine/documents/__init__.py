@@ -15,6 +15,7 @@ from flow_engine.documents.media import (
     LocalizedText,
 )
 from flow_engine.documents.model import (
+    MINER_SETTINGS,
     AiHelper,
     Checkpoint,
     ClosureConfig,
@@ -41,6 +42,7 @@ from flow_engine.documents.references import normalise_name
 from flow_engine.documents.values import Document, parse_date_time
 
 __all__ = [
+    "MINER_SETTINGS",
     "SET_BY_SERVER",
     "AiHelper",
     "AudioMediaConfigPreset",

@@ -4,7 +4,7 @@ An attribute with a default may be missing in the document. What the published s
 must not change a document's verdict, so it is not read strictly here either: each such place says so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar, get_args
 
@@ -56,6 +56,20 @@ class AiHelper(Document):
     """
 
     OPEN = True
+
+
+def _is_few(least: int) -> Callable[[object], bool]:
+    return lambda value: type(value) is int and least <= value <= 50
+
+
+MINER_SETTINGS: Mapping[str, tuple[str, Callable[[object], bool]]] = {
+    "enabled": ("true and false", lambda value: isinstance(value, bool)),
+    "turns": ("a whole number from 1 to 50", _is_few(1)),
+    "model": ("a text", lambda value: isinstance(value, str)),
+    "prompt": ("a text", lambda value: isinstance(value, str)),
+    "stalledAfter": ("a whole number from 0 to 50", _is_few(0)),
+}
+"""What the helper `convMiner` may set: what is accepted, and whether a value is; another is as if absent."""
 
 
 class UiMetadata(Document):

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
-from typing import cast
+from typing import Any, cast
 
 from flow_engine.documents import Checkpoint
 from flow_engine.json_values import as_object
@@ -59,19 +59,9 @@ class MiningTuning:
 
 
 def tuning_of(runner: ConversationalFlowRunner) -> MiningTuning:
-    """The task's own helper wins over the version's; a field of another type is as if it were absent."""
-    merged = miner_settings(runner.flow.document, runner.task.document)
-    turns, stalled_after = merged.get("turns"), merged.get("stalledAfter")
-    model, prompt = merged.get("model"), merged.get("prompt")
-    return MiningTuning(
-        enabled=merged.get("enabled") is not False,
-        turns=turns if type(turns) is int and 1 <= turns <= 50 else 8,
-        model=model if isinstance(model, str) else None,
-        prompt=prompt if isinstance(prompt, str) else "",
-        stalled_after=stalled_after
-        if isinstance(stalled_after, int) and not isinstance(stalled_after, bool) and 0 <= stalled_after <= 50
-        else STALLED_AFTER,
-    )
+    settings = miner_settings(runner.flow.document, runner.task.document)
+    fields = {"stalled_after" if name == "stalledAfter" else name: settings[name] for name in settings}
+    return MiningTuning(**cast("Mapping[str, Any]", fields))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 
 from flow_engine.conditions.evaluation import Condition
 from flow_engine.conditions.language import ConditionMistake
-from flow_engine.documents import FlowVersion, Task, normalise_name, parse_version
+from flow_engine.documents import MINER_SETTINGS, FlowVersion, Task, normalise_name, parse_version
 from flow_engine.documents.values import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.runtime.memory import MINER
@@ -173,13 +173,14 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
 
 
 def miner_settings(version: FlowVersion, task: Task) -> Mapping[str, object]:
-    """What `aiHelpers` say of reading along in a task: its own helper wins over the version's. JSON."""
+    """What `aiHelpers` say of reading along in a task: its own helper wins over the version's; of what
+    `MINER_SETTINGS` do not take it is as if it were absent. JSON."""
     merged: dict[str, object] = {}
     for helper in (*version.ai_helpers, *task.ai_helpers):
         fields = cast("Mapping[str, object]", helper.model_dump(by_alias=True))
         if fields.get("name") == MINER:
             merged |= fields
-    return merged
+    return {name: merged[name] for name, (_, fits) in MINER_SETTINGS.items() if fits(merged.get(name))}
 
 
 def _writers_of(version: FlowVersion) -> dict[str, Writers]:

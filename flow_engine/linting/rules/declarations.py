@@ -6,12 +6,11 @@ call the same tool agree with one another.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
 
 from flow_engine.conditions.language import Reference
 from flow_engine.conditions.language import atoms as atoms_of_tree
-from flow_engine.documents import AiHelper, ClosureConfig, Variable
+from flow_engine.documents import MINER_SETTINGS, AiHelper, ClosureConfig, Variable
 from flow_engine.documents.findings import listed, quoted
 from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
@@ -320,25 +319,12 @@ def values_ignored(inspection: Inspection) -> Findings:
                 )
 
 
-_FEW: Final = range(1, 51)
-_MINER_TAKES: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
-    "enabled": ("true and false", lambda value: isinstance(value, bool)),
-    "turns": ("a whole number from 1 to 50", lambda value: type(value) is int and value in _FEW),
-    "model": ("a text", lambda value: isinstance(value, str)),
-    "prompt": ("a text", lambda value: isinstance(value, str)),
-    "stalledAfter": (
-        "a whole number from 0 to 50",
-        lambda value: type(value) is int and (value == 0 or value in _FEW),
-    ),
-}
-
-
 def helpers(inspection: Inspection) -> Findings:
     """Settings of `convMiner` that are read as if they were not there; other helpers are not the engine's."""
     for part in inspection.objects:
         settings = (part.model_extra or {}) if isinstance(part, AiHelper) else {}
         for name, value in settings.items() if settings.get("name") == "convMiner" else ():
-            accepted, fits = _MINER_TAKES.get(name, ("", None))
+            accepted, fits = MINER_SETTINGS.get(name, ("", None))
             if fits is not None and not fits(value):
                 yield LintFinding(
                     inspection.place_of(part, name),
