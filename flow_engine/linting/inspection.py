@@ -7,14 +7,14 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 
 from flow_engine import documents
 from flow_engine.conditions import language, review, syntax
-from flow_engine.documents.findings import quoted
+from flow_engine.documents.findings import listed, quoted
 from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.faults import read_condition
 from flow_engine.linting.graph import Barriers, Exploration, explore, explore_arrivals, reversed_edges
 from flow_engine.task_types import TASK_KINDS
-from flow_engine.templates import Template, compile_template, is_template
+from flow_engine.templates import VALUES, Compared, Template, compile_template, is_template
 from flow_engine.values import VariableIndex, VariableSpec
 from flow_engine.vocabulary import BACK
 
@@ -22,6 +22,8 @@ MOST_BITS = 6
 """Variables that are told apart along a path; more share the bit for any tool."""
 MANY_MOVES = 2_000
 """Connections of a version beyond which they are not told apart."""
+MANY_PARTS = 3_000
+"""Parts of conditions and templates beyond which it is not asked whether each can be true."""
 
 
 def usable_values(variable: documents.Variable) -> list[str | int | float]:
@@ -262,6 +264,10 @@ class Inspection:
         return review.Budget()
 
     @cached_property
+    def _parts(self) -> Iterator[int]:
+        return iter(range(MANY_PARTS))
+
+    @cached_property
     def _verdicts(self) -> dict[tuple[str, str], bool]:
         return {}
 
@@ -276,8 +282,32 @@ class Inspection:
     def _verdict(self, condition: ReadCondition, wanted: Literal["true", "not_true"]) -> bool:
         key = (condition.placed.pointer, wanted)
         if key not in self._verdicts:
-            self._verdicts[key] = self._possible([(condition.tree, wanted)], condition.placed)
+            known = self._never_entered(condition) if wanted == "true" else []
+            self._verdicts[key] = self._possible([(condition.tree, wanted), *known], condition.placed)
         return self._verdicts[key]
+
+    def _never_entered(self, condition: ReadCondition) -> list[review.Goal]:
+        """Of the tasks whose entries a condition counts, those that lie behind what it stands before: it has
+        to let pass for a first time, when none of them was entered."""
+        placed = condition.placed
+        entered = (placed.target_id or placed.task_id) or ""
+        only_way = placed.target_id is None or len(self.offered_by.get(entered, ())) == 1
+        counts = [c for c in language.atoms(condition.tree) if isinstance(c, language.Count)]
+        if placed.of not in ("task", "connection") or not (counts and only_way):
+            return []
+        if entered == self.version.first_task or sum(map(len, self.connections.values())) > MANY_MOVES:
+            return []
+        edges = {task_id: targets for task_id, targets in self.connections.items() if task_id != entered}
+        before = explore(self.version.first_task, edges).keys() - {entered}
+        return [
+            (syntax.Comparison(count, "==", language.Constant(0)), "true")
+            for count in counts
+            if count.of == "entries" and count.task_id not in before
+        ]
+
+    def part_can_hold(self, part: language.Part, placed: documents.PlacedCondition | None = None) -> bool:
+        """The same of a part of a condition or template, of the first few thousand that are asked for."""
+        return next(self._parts, None) is None or self._possible([(part, "true")], placed)
 
     def _closes(self, condition: ReadCondition, of: Literal["task", "connection"]) -> bool:
         return condition.placed.of == of and not self.can_hold(condition)
@@ -312,16 +342,14 @@ class Inspection:
         goals: list[review.Goal] = [(condition.tree, "true") for condition in conditions]
         return review.can_hold(goals, self._specs, {}, self._budget)
 
-    def _possible(self, goals: Sequence[review.Goal], placed: documents.PlacedCondition) -> bool:
+    def _possible(self, goals: Sequence[review.Goal], placed: documents.PlacedCondition | None) -> bool:
         """With what is known when it is asked: the channel, the language, what the entered task requires. A
         requirement that can never have a value is a fault of its own."""
+        if placed is None:
+            return review.can_hold(goals, self._specs, self._domains(self.version.channels), self._budget)
         entered = placed.target_id or (placed.task_id if placed.of == "task" else None)
         task = self.tasks.get(entered or placed.task_id or "")
         channels = [c for c in self.version.channels if not (task and task.channels) or c in task.channels]
-        domains = {
-            language.Reference("channel"): channels,
-            language.Reference("language"): self.version.supported_languages,
-        }
         known: list[review.Goal] = []
         if entered is not None and task is not None:
             known = [
@@ -329,8 +357,34 @@ class Inspection:
                 for _, variable in self.requirements(task)
                 if not self.never_stored(variable)
             ]
-        domains = {key: names for key, names in domains.items() if names}
-        return review.can_hold([*goals, *known], self._specs, domains, self._budget)
+        return review.can_hold([*goals, *known], self._specs, self._domains(channels), self._budget)
+
+    def _domains(self, channels: Sequence[str]) -> Mapping[language.Reference, Sequence[str]]:
+        domains = {
+            language.Reference("channel"): channels,
+            language.Reference("language"): self.version.supported_languages,
+        }
+        return {reference: names for reference, names in domains.items() if names}
+
+    def comparison_of(self, compared: Compared) -> syntax.Comparison[language.Operand] | None:
+        """What a template compares, as conditions do. None where their values are others: dates, phones and
+        masks are texts there, and nothing is known of what tools store."""
+        root, *path = compared.path
+        spec = self._specs.resolve(path[0]) if root == VALUES and len(path) == 1 else None
+        if root == VALUES and (spec is None or spec.sensitive or spec.type in ("custom", "date", "phone")):
+            return None
+        reference = language.Reference("vars" if spec else cast("language.Root", root[1:]), tuple(path))
+        return syntax.Comparison(reference, compared.sign, language.Constant(compared.constant))
+
+    def members_told(self, operand: language.Operand) -> str:
+        """`; it has …` for what has a few values only, empty for all else. One line."""
+        if not isinstance(operand, language.Reference):
+            return ""
+        known = self._domains(self.version.channels).get(operand, ())
+        spec = self._specs.resolve(operand.path[0]) if operand.root == "vars" else None
+        if spec is not None and spec.type == "enum":
+            return f"; it has {listed(map(str, spec.enum_values))}"
+        return f"; it has {listed(known)}" if known else ""
 
     def condition_pointer(self, number: int, target: str) -> str:
         """Of a connection's entry in the task of that number. An RFC 6901 pointer."""

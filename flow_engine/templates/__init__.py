@@ -13,7 +13,7 @@ before it is done.
 """
 
 from flow_engine.templates.frame import Allowance, TemplateScope
-from flow_engine.templates.names import REFERENCE, VALUES
+from flow_engine.templates.names import REFERENCE, VALUES, Compared
 from flow_engine.templates.template import (
     Template,
     compile_template,
@@ -26,6 +26,7 @@ __all__ = [
     "REFERENCE",
     "VALUES",
     "Allowance",
+    "Compared",
     "Template",
     "TemplateScope",
     "compile_template",

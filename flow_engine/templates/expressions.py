@@ -21,8 +21,10 @@ from flow_engine.templates.names import (
     ROOTS,
     VALUES,
     VARS,
+    Compared,
     Expression,
     VariableUse,
+    compared_in,
     label_of,
     path_of,
     reference_to,
@@ -75,6 +77,7 @@ class Expressions:
         self.problems: list[parsing.Problem] = []
         self.suspicions: list[parsing.Problem] = []
         self.uses: list[VariableUse] = []
+        self.compared: list[Compared] = []
         self.names: Mapping[str, int] = {}
         self.operations = 0
         self.depth = 0
@@ -247,6 +250,7 @@ class Expressions:
         return lambda frame: not values.truth(inner(frame))
 
     def visit_Compare(self, node: nodes.Compare) -> Expression:
+        self.compared += compared_in(node)
         first = self.condition(node.expr)
         rest = [(_COMPARISONS[operand.op], self.condition(operand.expr)) for operand in node.ops]
 

@@ -1,7 +1,7 @@
 """The `$` names: what they stand for, and how a path is told to people."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from jinja2 import nodes
@@ -50,6 +50,41 @@ class VariableUse:
     line: int
     key: str
     label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A `$` name beside what is written out: `path` is the name and its keys, `label` how the template wrote
+    it. `sign` is one of a condition's: of what has to differ, the one of being equal."""
+
+    line: int
+    path: tuple[str, ...]
+    sign: str
+    constant: str | int | float | bool
+    label: str
+
+
+_SIGNS: Mapping[str, str] = {
+    **dict.fromkeys(("eq", "ne", "in", "notin"), "=="),
+    **{"lt": "<", "gt": ">", "lteq": "<=", "gteq": ">="},
+}
+
+
+def compared_in(node: nodes.Compare) -> Iterator[Compared]:
+    """Values of variables, the channel and the language beside constants, each member of a list by itself."""
+    left = node.expr
+    for operand in node.ops:
+        right, is_member = operand.expr, operand.op in ("in", "notin")
+        sides = [(left, right), (right, left)] if operand.op in ("eq", "ne") else [(left, right)]
+        for name, beside in sides:
+            path = path_of(name)
+            written = beside.items if isinstance(beside, (nodes.List, nodes.Tuple)) else None
+            if path[:1] not in ((VALUES,), ("$channel",), ("$language",)) or (written is None) == is_member:
+                continue
+            for each in [beside] if written is None else written:
+                if isinstance(each, nodes.Const) and isinstance(each.value, str | int | float | bool):
+                    yield Compared(node.lineno, path, _SIGNS[operand.op], each.value, label_of(name))
+        left = right
 
 
 def reference_to(key: Expression, absent: Absent) -> Expression:

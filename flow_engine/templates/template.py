@@ -13,7 +13,7 @@ from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.templates import parsing
 from flow_engine.templates.expressions import Expressions
 from flow_engine.templates.frame import Allowance, Frame, OutOfBudget, TemplateScope
-from flow_engine.templates.names import Expression, VariableUse, label_of, suspicions_in_prose
+from flow_engine.templates.names import Compared, Expression, VariableUse, label_of, suspicions_in_prose
 from flow_engine.templates.values import Absent, elements, text, truth
 
 _TAGS = ("{{", "{%", "{#")
@@ -52,6 +52,7 @@ class Template:
     suspicions: tuple[parsing.Problem, ...] = ()
     uses: tuple[VariableUse, ...] = ()
     reads: frozenset[tuple[str, ...]] = frozenset()
+    compared: tuple[Compared, ...] = ()
     _program: Statement | None = None
     _slots: int = 0
 
@@ -363,6 +364,7 @@ def _compile(source: str) -> Template:
         tuple(found.suspicions),
         tuple(found.uses),
         frozenset(found.reads),
+        tuple(found.compared),
         None if found.problems else program,
         compiler.slots,
     )

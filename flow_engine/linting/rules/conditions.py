@@ -4,8 +4,9 @@ What is known when a condition is asked counts too: a task is entered only on it
 it requires has a value.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from flow_engine.conditions import language, syntax
 from flow_engine.documents.findings import quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
@@ -28,6 +29,33 @@ def never_and_always(inspection: Inspection) -> Findings:
             yield LintFinding(
                 condition.placed.pointer, "condition_always_true", f"whatever the values are, {what} is true"
             )
+
+
+def parts_never_true(inspection: Inspection) -> Findings:
+    """What a condition asks in vain, however it comes out as a whole: members that an enum lacks, say."""
+    for condition in inspection.read_conditions:
+        if not (inspection.can_hold(condition) and inspection.can_fail(condition)):
+            continue
+        for part in (claim for leaf in syntax.leaves(condition.tree) for claim in _claims(leaf)):
+            if not inspection.part_can_hold(part, condition.placed):
+                yield LintFinding(
+                    condition.placed.pointer,
+                    "comparison_never_true",
+                    f"no values make {quoted(language.text_of(part))} true, which "
+                    f"{quoted(condition.placed.when)} {_where(inspection, condition)} asks"
+                    f"{inspection.members_told(language.operands_of(part)[0])}",
+                )
+
+
+def _claims(part: language.Part) -> Iterator[language.Part]:
+    """What has to be possible for a part to tell anything: of what is not to be equal, that it can be."""
+    match part:
+        case syntax.Membership(members=tuple() as members):
+            yield from (syntax.Comparison(part.operand, "==", member) for member in members)
+        case syntax.Comparison(sign="!="):
+            yield syntax.Comparison(part.left, "==", part.right)
+        case _:
+            yield part
 
 
 def contradictions(inspection: Inspection) -> Findings:
@@ -118,4 +146,4 @@ def _where(inspection: Inspection, condition: ReadCondition) -> str:
 
 
 ERROR_RULES: tuple[Rule, ...] = (faults,)
-RULES: tuple[Rule, ...] = (never_and_always, contradictions, without_effect, advances)
+RULES: tuple[Rule, ...] = (never_and_always, contradictions, without_effect, advances, parts_never_true)

@@ -1,22 +1,18 @@
-"""Rules about what a version declares and its tasks use: variables, MCP tools, checkpoints (F39), humans and
-how they are found, and what the end of a contact does (F30).
-
-What types a tool's parameters have is not in the document. What can be checked is whether the places that
-call the same tool agree with one another.
+"""Rules about what a version declares and its tasks use: variables, checkpoints (F39), humans and how they
+are found, and what the end of a contact does (F30).
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from flow_engine.conditions.language import Reference
 from flow_engine.conditions.language import atoms as atoms_of_tree
-from flow_engine.documents import MINER_SETTINGS, AiHelper, ClosureConfig, Variable
+from flow_engine.documents import MINER_SETTINGS, AiHelper, ClosureConfig
 from flow_engine.documents.findings import listed, quoted
 from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
-from flow_engine.linting.inspection import Inspection, Rule, ToolParameterUse, usable_values
-from flow_engine.values import VALUE_KINDS
+from flow_engine.linting.inspection import Inspection, Rule, usable_values
 
 # --- variables ----------------------------------------------------------------------------------
 
@@ -108,109 +104,6 @@ def old_and_contested(inspection: Inspection) -> Findings:
                 f"{quoted(variable.name)} is old after {variable.fresh_for} seconds, and conversations last "
                 f"{longest} at most",
             )
-
-
-# --- MCP servers and tools ----------------------------------------------------------------------
-
-
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
-
-
-def agreement(inspection: Inspection) -> Findings:
-    """The same parameter of the same tool should get the same kind of value everywhere."""
-    by_parameter: dict[tuple[str, str, str], list[ToolParameterUse]] = {}
-    for use in inspection.tool_parameters:
-        if use.parameter.assignment_strategy != "prompt":
-            by_parameter.setdefault((use.server, use.tool, use.parameter.parameter_name), []).append(use)
-    for (_, tool, name), uses in by_parameter.items():
-        from_variables = [(use, variable) for use in uses if (variable := use.variable) is not None]
-        if not from_variables:
-            continue
-        what = f"parameter {quoted(name)} of {quoted(tool)}"
-        first, first_variable = from_variables[0]
-        wanted = _kind(first_variable)
-        for use in uses:
-            if use.variable is None:
-                yield from fixed_value(inspection, what, use, from_variables)
-            elif (kind := _kind(use.variable)) != wanted:
-                yield LintFinding(
-                    use.pointer,
-                    "parameter_type_mismatch",
-                    f"{what} gets {kind} from {quoted(use.variable.name)} ({use.variable.type}), "
-                    f"but {wanted} from {quoted(first_variable.name)} ({first_variable.type}) in "
-                    f"{inspection.name(first.task_id)}",
-                )
-
-
-def fixed_value(
-    inspection: Inspection,
-    what: str,
-    use: ToolParameterUse,
-    from_variables: Sequence[tuple[ToolParameterUse, Variable]],
-) -> Findings:
-    """At most one finding: the first place where a variable of another kind is passed. A fixed value is a
-    text; one that spells a number or a boolean passes for it."""
-    value = use.parameter.assignment_value
-    is_number = _NUMBER.fullmatch(value.strip()) is not None
-    fits = {
-        "number": is_number,
-        "boolean": value.strip().lower() in ("true", "false"),
-        "date": any(character.isdigit() for character in value),
-    }
-    for other, variable in from_variables:
-        elsewhere = f"in {inspection.name(other.task_id)} it comes from {quoted(variable.name)}"
-        if variable.type == "enum" and (members := usable_values(variable)):
-            if not any(
-                value == m if isinstance(m, str) else is_number and float(value) == m for m in members
-            ):
-                yield LintFinding(
-                    use.pointer,
-                    "fixed_value_not_in_enum",
-                    f"{what} is fixed to {quoted(value)}, but {elsewhere}, an enum of "
-                    f"{listed(map(str, members))}",
-                )
-                return
-        elif not fits.get(variable.type, True):
-            yield LintFinding(
-                use.pointer,
-                "parameter_type_mismatch",
-                f"{what} is fixed to the text {quoted(value)}, but {elsewhere} ({variable.type}), "
-                f"which is {_kind(variable)}",
-            )
-            return
-
-
-def _kind(variable: Variable) -> str:
-    if variable.type == "enum" and variable.enum_values:
-        numbers = [not isinstance(value, str) for value in variable.enum_values]
-        if all(numbers):
-            return "a number"
-    return VALUE_KINDS[variable.type].handed_over
-
-
-def unused_servers_and_tools(inspection: Inspection) -> Findings:
-    selected = {
-        (selection.mcp_server_name, tool.tool_name)
-        for task in inspection.version.tasks
-        for selection in task.mcp_tool_selection
-        for tool in selection.selected_tools
-    }
-    used_servers = {server for server, _ in selected}
-    for number, server in enumerate(inspection.version.mcp_servers):
-        if server.name not in used_servers:
-            yield LintFinding(
-                pointer("mcpServers", number),
-                "unused_mcp_server",
-                f"no task selects a tool of MCP server {quoted(server.name)}",
-            )
-            continue
-        for index, tool in enumerate(server.included_tools):
-            if tool.tool_name is not None and (server.name, tool.tool_name) not in selected:
-                yield LintFinding(
-                    pointer("mcpServers", number, "includedTools", index),
-                    "unused_mcp_tool",
-                    f"no task selects tool {quoted(tool.tool_name)} of MCP server {quoted(server.name)}",
-                )
 
 
 # --- checkpoints --------------------------------------------------------------------------------
@@ -404,8 +297,6 @@ RULES: tuple[Rule, ...] = (
     enums,
     unused_variables,
     old_and_contested,
-    agreement,
-    unused_servers_and_tools,
     checkpoints,
     routing,
     approvals,

@@ -7,6 +7,7 @@ Errors here refuse a save: such a template could never be rendered.
 import re
 from collections.abc import Sequence
 
+from flow_engine.conditions.language import operand_text
 from flow_engine.documents import CourtesyMessageRandomParams, LocalizedText, Task, normalise_name
 from flow_engine.documents.checks import prompt_language
 from flow_engine.documents.findings import listed, nearest, quoted
@@ -98,6 +99,20 @@ def values_at_entry(inspection: Inspection) -> Findings:
                     "value_never_known_at_entry",
                     f"line {use.line}: {use.label} is always empty: nothing can have written "
                     f"{quoted(variable.name)} when {inspection.name(task.id)} is entered",
+                )
+
+
+def comparisons(inspection: Inspection) -> Findings:
+    for placed in inspection.templates:
+        for each in placed.template.compared:
+            part = inspection.comparison_of(each)
+            if part is not None and not inspection.part_can_hold(part):
+                written = f"{each.label} {each.sign} {operand_text(part.right)}"
+                yield LintFinding(
+                    placed.pointer,
+                    "comparison_never_true",
+                    f"line {each.line}: no values make {quoted(written)} true"
+                    f"{inspection.members_told(part.left)}",
                 )
 
 
@@ -215,6 +230,7 @@ TEXT_RULES: tuple[Rule, ...] = (
     templates_out_of_place,
     values_at_entry,
     sensitive_values,
+    comparisons,
     main_languages,
     localized_texts,
     speech_settings,

@@ -795,6 +795,84 @@ def _(raw: JsonObject) -> None:
 
 
 @case(
+    "condition_never_true",
+    "/tasks/1/entryCondition/when",
+    "/tasks/2/connectionConditions/survey/when",
+    also=("task_behind_closed_task",),
+    good=lambda raw: _guarded(raw, "entries('operator') > 0 or entries('booking') < 2"),
+)
+def _(raw: JsonObject) -> None:
+    """What is entered only once it has been, and what leads to a task that only follows it."""
+    _guarded(raw, "entries('booking') > 0")
+    raw["tasks"][OPERATOR]["connectedTasks"] += ["survey"]
+    raw["tasks"][OPERATOR]["connectionConditions"] = {"survey": {"when": "entries('receipt') >= 1"}}
+    raw["tasks"] += [task("survey", ["receipt"]), task("receipt", ["welcome"])]
+
+
+@case(
+    "comparison_never_true",
+    "/tasks/0/connectionConditions/booking/when",
+    "/tasks/1/entryCondition/when",
+    good=lambda raw: _guarded(raw, "vars.size in ['S', 'M'] and channel != 'chat'", "vars.size != 'M'"),
+)
+def _(raw: JsonObject) -> None:
+    raw["tasks"][BOOKING]["channels"] = ["phone"]
+    _guarded(raw, "vars.size in ['S', 'XL']", "vars.day > '2026-01-01' or channel == 'chat'")
+
+
+def _written(prompt: str) -> Change:
+    def change(raw: JsonObject) -> None:
+        raw["variables"] += [
+            {"_id": "vip", "name": "vip", "type": "boolean", "prompt": "A regular"},
+            {"_id": "name", "name": "their name", "type": "string", "prompt": "The name"},
+            {"_id": "floor", "name": "floor", "type": "number", "prompt": "The floor"},
+        ]
+        raw["tasks"][BOOKING]["prompt"] += prompt + "{{ $vars.vip }}{{ $vars.name }}{{ $vars.floor }}"
+
+    return change
+
+
+CASES.extend(
+    Case("comparison_never_true", ("/tasks/1/prompt",), _written("{% if " + bad + " %}x{% endif %}"), good)
+    for bad in (
+        "$values.size == 'XL'",
+        "'XL' != $values.size",
+        "$values.size not in ['S', 'XL']",
+        "$values.vip == 'true'",
+        "$values['their name'] == ''",
+        "$values.floor > '3'",
+        "$channel == 'fax'",
+        "$language == 'fr'",
+    )
+    for good in (
+        _written(
+            "{% if $values.size in ['S', 'M'] and $values.vip == true and 2 < $values.floor %}"
+            "{% if $values.day > '2026-01-01' or $values.service == 7 or $values.name != 'Eva' %}"
+            "{% if $channel == 'phone' and $values.name == none and $values.vip != 'x' | upper %}"
+            "{% endif %}{% endif %}{% endif %}"
+        ),
+    )
+)
+
+
+@case(
+    "parameter_repeated",
+    "/tasks/1/transitionParameters/1",
+    "/tasks/1/mcpToolSelection/0/selectedTools/1",
+    "/tasks/1/mcpToolSelection/0/selectedTools/0/toolParameters/2",
+    good=lambda raw: raw["tasks"][BOOKING]["mcpToolSelection"][0]["selectedTools"].append(
+        tool("book", size=("fixed", "M")) | {"when": "vars.size == 'M'"}
+    ),
+)
+def _(raw: JsonObject) -> None:
+    booking = raw["tasks"][BOOKING]
+    booking["transitionParameters"].append({"variableId": "service", "required": False})
+    tools = booking["mcpToolSelection"][0]["selectedTools"]
+    tools[0]["toolParameters"] += tool("book", size=("fixed", "M"))["toolParameters"]
+    tools.append(tool("book"))
+
+
+@case(
     "condition_always_true",
     "/tasks/1/entryCondition/when",
     good=lambda raw: _guarded(raw, "has(vars.day)"),

@@ -1,0 +1,146 @@
+"""Rules about the tools of MCP servers that tasks select, and their parameters.
+
+What types a tool's parameters have is not in the document. What can be checked is whether the places that
+call the same tool agree with one another.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from flow_engine.documents import Variable
+from flow_engine.documents.findings import listed, quoted
+from flow_engine.errors import pointer
+from flow_engine.linting.codes import Findings, LintFinding
+from flow_engine.linting.inspection import Inspection, Rule, ToolParameterUse, usable_values
+from flow_engine.values import VALUE_KINDS
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
+
+
+def agreement(inspection: Inspection) -> Findings:
+    """The same parameter of the same tool should get the same kind of value everywhere."""
+    by_parameter: dict[tuple[str, str, str], list[ToolParameterUse]] = {}
+    for use in inspection.tool_parameters:
+        if use.parameter.assignment_strategy != "prompt":
+            by_parameter.setdefault((use.server, use.tool, use.parameter.parameter_name), []).append(use)
+    for (_, tool, name), uses in by_parameter.items():
+        from_variables = [(use, variable) for use in uses if (variable := use.variable) is not None]
+        if not from_variables:
+            continue
+        what = f"parameter {quoted(name)} of {quoted(tool)}"
+        first, first_variable = from_variables[0]
+        wanted = _kind(first_variable)
+        for use in uses:
+            if use.variable is None:
+                yield from fixed_value(inspection, what, use, from_variables)
+            elif (kind := _kind(use.variable)) != wanted:
+                yield LintFinding(
+                    use.pointer,
+                    "parameter_type_mismatch",
+                    f"{what} gets {kind} from {quoted(use.variable.name)} ({use.variable.type}), "
+                    f"but {wanted} from {quoted(first_variable.name)} ({first_variable.type}) in "
+                    f"{inspection.name(first.task_id)}",
+                )
+
+
+def fixed_value(
+    inspection: Inspection,
+    what: str,
+    use: ToolParameterUse,
+    from_variables: Sequence[tuple[ToolParameterUse, Variable]],
+) -> Findings:
+    """At most one finding: the first place where a variable of another kind is passed. A fixed value is a
+    text; one that spells a number or a boolean passes for it."""
+    value = use.parameter.assignment_value
+    is_number = _NUMBER.fullmatch(value.strip()) is not None
+    fits = {
+        "number": is_number,
+        "boolean": value.strip().lower() in ("true", "false"),
+        "date": any(character.isdigit() for character in value),
+    }
+    for other, variable in from_variables:
+        elsewhere = f"in {inspection.name(other.task_id)} it comes from {quoted(variable.name)}"
+        if variable.type == "enum" and (members := usable_values(variable)):
+            if not any(
+                value == m if isinstance(m, str) else is_number and float(value) == m for m in members
+            ):
+                yield LintFinding(
+                    use.pointer,
+                    "fixed_value_not_in_enum",
+                    f"{what} is fixed to {quoted(value)}, but {elsewhere}, an enum of "
+                    f"{listed(map(str, members))}",
+                )
+                return
+        elif not fits.get(variable.type, True):
+            yield LintFinding(
+                use.pointer,
+                "parameter_type_mismatch",
+                f"{what} is fixed to the text {quoted(value)}, but {elsewhere} ({variable.type}), "
+                f"which is {_kind(variable)}",
+            )
+            return
+
+
+def _kind(variable: Variable) -> str:
+    if variable.type == "enum" and variable.enum_values:
+        numbers = [not isinstance(value, str) for value in variable.enum_values]
+        if all(numbers):
+            return "a number"
+    return VALUE_KINDS[variable.type].handed_over
+
+
+def repeated(inspection: Inspection) -> Findings:
+    """Parameters of a tool or of a task, and tools of a task, that another entry hides."""
+    for number, task in enumerate(inspection.version.tasks):
+        place = pointer("tasks", number)
+        yield from _again(
+            (f"{place}/transitionParameters/{n}", each.variable_id)
+            for n, each in enumerate(task.transition_parameters)
+        )
+        for s, selection in enumerate(task.mcp_tool_selection):
+            at = f"{place}/mcpToolSelection/{s}/selectedTools"
+            yield from _again(
+                (f"{at}/{t}", tool.tool_name)
+                for t, tool in enumerate(selection.selected_tools)
+                if tool.when is None
+            )
+            for t, tool in enumerate(selection.selected_tools):
+                yield from _again(
+                    (f"{at}/{t}/toolParameters/{p}", each.parameter_name)
+                    for p, each in enumerate(tool.tool_parameters)
+                )
+
+
+def _again(entries: Iterable[tuple[str, str]]) -> Findings:
+    first: dict[str, str] = {}
+    for place, name in entries:
+        if (earlier := first.setdefault(name, place)) != place:
+            yield LintFinding(place, "parameter_repeated", f"{quoted(name)} stands at {earlier} already")
+
+
+def unused_servers_and_tools(inspection: Inspection) -> Findings:
+    selected = {
+        (selection.mcp_server_name, tool.tool_name)
+        for task in inspection.version.tasks
+        for selection in task.mcp_tool_selection
+        for tool in selection.selected_tools
+    }
+    used_servers = {server for server, _ in selected}
+    for number, server in enumerate(inspection.version.mcp_servers):
+        if server.name not in used_servers:
+            yield LintFinding(
+                pointer("mcpServers", number),
+                "unused_mcp_server",
+                f"no task selects a tool of MCP server {quoted(server.name)}",
+            )
+            continue
+        for index, tool in enumerate(server.included_tools):
+            if tool.tool_name is not None and (server.name, tool.tool_name) not in selected:
+                yield LintFinding(
+                    pointer("mcpServers", number, "includedTools", index),
+                    "unused_mcp_tool",
+                    f"no task selects tool {quoted(tool.tool_name)} of MCP server {quoted(server.name)}",
+                )
+
+
+RULES: tuple[Rule, ...] = (agreement, repeated, unused_servers_and_tools)
