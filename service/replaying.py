@@ -81,7 +81,7 @@ def candidate(path: Path, settings: Settings) -> Candidate:
     except OSError as error:
         raise Unreadable(f"{shown}: {error.strerror or 'it cannot be read'}") from None
     except CorrectTheInput as refused:
-        findings = [f"{shown}:{place}{f.pointer}: {f.code} {f.message}" for f in refused.findings]
+        findings = [f"{shown}:{place + f.pointer or '/'}: {f.code} {f.message}" for f in refused.findings]
         raise Unreadable(*(findings or [f"{shown}: {refused.detail}"])) from None
     return Candidate(flow, None if file.flow_id == UNNAMED_FLOW else file.flow_id)
 

@@ -14,7 +14,7 @@ import orjson
 from typer import format_filename
 
 from flow_engine.documents import DocumentLimits, parse_json
-from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
+from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError, ReloadAndDecide
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.extraction import ExtractionRequest
 from flow_engine.testing import parsing, report, running, yaml_text
@@ -236,10 +236,12 @@ class _Run:
         except OSError as error:
             raise _FlowRefused([f": {error.strerror or 'it cannot be read'}"]) from None
         except CorrectTheInput as refused:
-            messages = [f":{place}{f.pointer}: {f.code} {f.message}" for f in refused.findings]
+            messages = [f":{place + f.pointer or '/'}: {f.code} {f.message}" for f in refused.findings]
             raise _FlowRefused(messages or [f": {refused.detail}"]) from None
         except FlowEngineError as refused:
-            raise _FlowRefused([f": {refused.detail}"]) from None
+            accepted = refused.accepted if isinstance(refused, ReloadAndDecide) else ()
+            told = "; accepted: " if accepted else ""
+            raise _FlowRefused([f": {refused.detail}{told}{', '.join(accepted)}"]) from None
 
 
 def _shown(document: Path) -> str:

@@ -6,6 +6,7 @@ read, those of its references (`checks.py`) and of its texts, which the linter k
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -36,6 +37,7 @@ _CONTAINERS = (dict, list)
 
 _DIGITS_AS_ZEROS = bytes(b"0"[0] if chr(byte).isdigit() and byte < 128 else b" "[0] for byte in range(256))
 _MANY_DIGITS = b"0" * 19
+_YAML = re.compile(rb"\s*(?:---\s|#|- |\w+:\s)")
 
 D = TypeVar("D", bound=Document)
 
@@ -131,7 +133,8 @@ def parse_json(body: bytes, limits: DocumentLimits | None = None) -> object:
         # The decoder has a depth limit of its own, far above any that is useful for a document.
         if "depth limit" in error.msg or "ecursion" in error.msg:
             raise _too_deep(limits) from None
-        raise _invalid_json(f"the text is not JSON: {error}") from None
+        hint = "; this looks like YAML: a flow document is JSON" if _YAML.match(body) else ""
+        raise _invalid_json(f"the text is not JSON: {error}{hint}") from None
     _check_depth(raw, limits)
     return raw
 

@@ -104,11 +104,10 @@ def _checked(name: str, submissions: Submissions) -> FileReport:
         text = _bytes_of(name)
     except OSError as error:
         return {**report, "unreadable": error.strerror or "cannot be read"}
-    undecodable = ""
     try:
         file = unwrapped(orjson.loads(text), text)
-    except orjson.JSONDecodeError as error:  # of JSON that is too deep as well
-        file, undecodable = VersionFile(None, UNNAMED_FLOW, "", ()), f"not JSON: {error}"
+    except orjson.JSONDecodeError:  # of JSON that is too deep as well
+        file = VersionFile(None, UNNAMED_FLOW, "", ())
     report["draft"] = isinstance(file.version, Mapping) and file.version.get("draft") is True
     try:
         submission = submissions.check(
@@ -120,7 +119,7 @@ def _checked(name: str, submissions: Submissions) -> FileReport:
         )
     except CorrectTheInput as refusal:
         if refusal.code == "json_invalid":
-            return {**report, "unreadable": undecodable}
+            return {**report, "unreadable": refusal.detail.removeprefix("the text is ")}
         return {**report, "errors": _rows(refusal.findings, file.place)}
     return {**report, "valid": True, "warnings": _rows(submission.warnings, file.place)}
 
@@ -163,7 +162,9 @@ def _print_findings(reports: list[FileReport]) -> None:
         for row in (*report["errors"], *report["warnings"]):
             colour = _COLOURS[CODES[row["code"]].severity]
             lines.print(
-                Text.assemble(f"{file}:{row['pointer']}: ", (row["code"], colour), f" {row['message']}")
+                Text.assemble(
+                    f"{file}:{row['pointer'] or '/'}: ", (row["code"], colour), f" {row['message']}"
+                )
             )
     errors, warnings = (sum(len(report[kind]) for report in reports) for kind in ("errors", "warnings"))
     unreadable = sum("unreadable" in report for report in reports)
@@ -222,7 +223,8 @@ def diagram(
     except FlowEngineError as error:
         no_json = error.code == "json_invalid"
         for finding in error.findings if isinstance(error, CorrectTheInput) and not no_json else ():
-            typer.echo(f"{file}:{place}{finding.pointer}: {finding.code} {finding.message}", err=True)
+            at = place + finding.pointer or "/"
+            typer.echo(f"{file}:{at}: {finding.code} {finding.message}", err=True)
         typer.echo(f"{file}: {error.detail}", err=True)
         raise typer.Exit(UNREADABLE if no_json else FOUND_WRONG) from None
     if output is None:

@@ -183,6 +183,20 @@ def test_what_is_no_json_cannot_be_read(file: Path, text: str) -> None:  # F9
     assert report["files"][0]["unreadable"].startswith("not JSON")
 
 
+@pytest.mark.parametrize(
+    ("text", "is_yaml"), [("draft: false\ntasks: []", True), ("# A flow\n", True), ("{'draft': 1}", False)]
+)
+def test_yaml_is_told_as_yaml(file: Path, text: str, is_yaml: bool) -> None:  # F9
+    file.write_text(text, "utf-8")
+    _, report = as_json(str(file))
+    assert report["files"][0]["unreadable"].endswith("YAML: a flow document is JSON") == is_yaml
+
+
+def test_a_finding_about_the_whole_has_a_place(file: Path) -> None:  # F9
+    file.write_text("[]", "utf-8")
+    assert validate(str(file))[1] == f"{file}:/: wrong_type a version is a JSON object\n"
+
+
 def test_what_cannot_be_read_is_counted_apart(file: Path, tmp_path: Path) -> None:  # F9
     file.write_text(json.dumps(sound_version()), "utf-8")
     code, _, err = validate(str(tmp_path / "none.json"), str(file))

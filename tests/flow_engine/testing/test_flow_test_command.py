@@ -109,7 +109,10 @@ def test_an_integer_of_the_flow_that_would_be_another_is_2(tmp_path: Path) -> No
         (None, "No such file"),
         ("{", "json_invalid"),
         ("[]", "a version is a JSON object"),
-        (json.dumps(clinic(draft=True)), "draft"),
+        (json.dumps(clinic(draft=True)), "is a draft: drafts are kept and listed, only saved versions run; "),
+        (json.dumps(clinic(draft=True)), "accepted: a version saved with draft: false"),
+        ("draft: false\ntasks: []\n", "flow.json:/: json_invalid the text is not JSON: "),
+        ("[]", "flow.json:/: wrong_type a version is a JSON object"),
     ],
 )
 def test_no_flow_that_runs_is_2(tmp_path: Path, content: str | None, told: str) -> None:
