@@ -7,6 +7,7 @@ one. It expires when nobody goes on with it, and when a store would forget its c
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,7 @@ from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flow_engine.values import JsonValue, VariableSpec
 
 TASK, SET, HANG_UP = "/task", "/set", "/hangup"
+_COMMAND = re.compile(r"/[A-Za-z_-]{1,40}")
 ANSWERS_KEPT = 8
 """Replies to requests with an `Idempotency-Key` that a try keeps, besides that of its begin."""
 
@@ -167,8 +169,11 @@ class Tries:
         if isinstance(step, Said):
             said = format.UtteranceBody(body=step.text, language=step.language)
             step = command_of(step.text, turn.trial.flow) or format.Say(utterance=said)
+        waited = (await turn.trial.runner()).held
         await turn.do(step, asked=True)
-        if isinstance(step, format.Say | format.OpenContact):
+        if waited and isinstance(step, format.HumanTask):
+            await turn.after_the_decision()
+        elif isinstance(step, format.Say | format.OpenContact):
             await turn.agent_goes_on()
         saved, reply = await self._kept(turn, kept, 200, idempotency)
         if not await self._parts.store.save(tenant_id, try_id, saved, now=self._parts.clock.now()):
@@ -283,13 +288,27 @@ class _Turn:
         self.actions.append(told_action(step, outcome))
         return outcome
 
+    async def after_the_decision(self) -> None:
+        """What a person lets pass is said, for what is not the model writes another text: as in the chat."""
+        approval = (await self.trial.runner()).session.approval
+        if approval is not None and approval.status in ("approved", "edited"):
+            await self.do(format.Say(utterance=format.UtteranceBody(body=approval.text, src="bot")))
+        elif approval is not None and approval.status == "rejected":
+            await self.agent_goes_on()
+
     async def agent_goes_on(self) -> None:
-        """By the model, if there is one and the contact goes on."""
+        """By the model, if there is one, the contact goes on and no person has the word."""
         runner = await self.trial.runner()
-        if not self._background.has_model or runner.session.active_contact_id is None:
+        silent = runner.held or runner.status in ("human", "connected")
+        if not self._background.has_model or runner.session.active_contact_id is None or silent:
             return
 
         async def act(action: AgentAction) -> Outcome:
+            now = await self.trial.runner()
+            # What is spoken cannot be held back.
+            if action.say and now.task.kind.holds and now.session.latest_contact.channel != "phone":
+                text = format.HumanTaskBody(outcome="waiting", text=action.say)
+                return await self.do(format.HumanTask(human_task=text))
             return await self.do(step_of(action))
 
         async def prompt() -> str:
@@ -325,7 +344,7 @@ def command_of(
     text: str, flow: CompiledFlow
 ) -> format.ChangeTask | format.Remember | format.EndContact | None:
     """What a message stands for that is a command; None for one that is not. Raises CorrectTheInput
-    `command_invalid`."""
+    `command_invalid`, for a command that there is not too."""
     command, _, rest = text.strip().partition(" ")
     rest = rest.strip()
     if command == HANG_UP:
@@ -334,6 +353,10 @@ def command_of(
         if not rest:
             raise _not_a_command(f"accepted is {TASK} NAME")
         return format.ChangeTask(change_task=rest)
+    if command != SET and _COMMAND.fullmatch(command):
+        raise _not_a_command(
+            f"{command} is no command; accepted are {TASK} NAME, {SET} VARIABLE VALUE, {HANG_UP} REASON"
+        )
     if command != SET:
         return None
     named = [spec for spec in flow.variables if any(_starts(rest, name) for name in (spec.id, spec.name))]

@@ -15,6 +15,7 @@ from flow_engine.runtime.agent_data import agent_data_of, compose_prompt, known_
 from flow_engine.runtime.privacy import masked_reply
 from flow_engine.runtime.prompt import prompt_parts
 from flow_engine.runtime.replies import (
+    ApprovalReply,
     JsonObject,
     KnownVariable,
     McpToolsReply,
@@ -39,15 +40,17 @@ class ProblemTold(TypedDict):
 
 
 class TriedAction(TypedDict):
-    """`by` is `user` or `agent`. `kind` is that of a flow test's step: `contact`, `utterance`, `change_task`,
-    `memory`, `human_task`, `end_contact`, `wait`. `text` is what was said, `task` the name that was asked
-    for, `variables` the names that were written. `refusal` and `problem` say why it was not done; `command`
-    is for the model's history, `advanced` the task that the conversation went on to by itself."""
+    """`by` is `user`, `agent` or, of what becomes of a human task, `human`. `kind` is that of a flow test's
+    step: `contact`, `utterance`, `change_task`, `memory`, `human_task`, `end_contact`, `wait`. `text` is what
+    was said, or is to be, `task` the name that was asked for, `outcome` that of a human task, `variables` the
+    names that were written. `refusal` and `problem` say why it was not done; `command` is for the model's
+    history, `advanced` the task that the conversation went on to by itself."""
 
     by: str
     kind: str
     text: str | None
     task: str | None
+    outcome: str | None
     variables: Sequence[str]
     refusal: TaskRefused | None
     problem: ProblemTold | None
@@ -97,8 +100,9 @@ class PromptTold(TypedDict):
 class TryReply(TypedDict):
     """A try after a turn. `actions`, `said` (the agent's words), `refusals`, `events` and `journal` are of
     this turn, everything else is as it stands. `taskPointers` lead into the document, by task id.
-    `hasModel`: a model plays the agent; `modelFailed` says why it did not this time. Times are in UTC, values
-    of sensitive variables have masks."""
+    `hasModel`: a model plays the agent; `modelFailed` says why it did not this time. `approvalRequired`: what
+    the agent says in the task waits for a person; `approval` is the last text of the contact that did. Times
+    are in UTC, values of sensitive variables have masks."""
 
     tryId: str
     flowId: str
@@ -113,6 +117,8 @@ class TryReply(TypedDict):
     channel: Channel
     language: str
     task: TriedTask
+    approvalRequired: bool
+    approval: ApprovalReply | None
     taskPointers: Mapping[str, str]
     actions: Sequence[TriedAction]
     said: Sequence[str]
@@ -138,6 +144,7 @@ def told_action(step: format.Action, outcome: Outcome) -> TriedAction:
         kind=format.kind_of(step),
         text=None,
         task=None,
+        outcome=None,
         variables=[],
         refusal=cast("TaskRefused | None", outcome.refusal),
         problem=None if problem is None else ProblemTold(code=problem.code, detail=problem.detail),
@@ -149,6 +156,9 @@ def told_action(step: format.Action, outcome: Outcome) -> TriedAction:
             told["text"] = step.utterance.body
         case format.ChangeTask():
             told["task"] = step.change_task
+        case format.HumanTask(human_task=human):
+            told["by"] = "agent" if human.outcome == "waiting" else "human"
+            told["outcome"], told["text"] = human.outcome, human.text
         case format.Remember():
             told["variables"] = [entry.var_id for entry in step.memory]
         case _:
@@ -187,6 +197,8 @@ async def try_reply(
             status=runner.status,
             pointer=places[task.id],
         ),
+        approvalRequired=bool(task.kind.holds),
+        approval=data.get("approval"),
         taskPointers=places,
         actions=shown,
         said=[each["text"] or "" for each in shown if each["by"] == "agent" and each["kind"] == "utterance"],

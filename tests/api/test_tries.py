@@ -253,11 +253,14 @@ async def test_a_command_that_cannot_be_meant_is_refused(scene: Scene) -> None:
         ("/set", "command_invalid", "/text"),
         ("/task", "command_invalid", "/text"),
         ("/set a number many", "memory_invalid", "/text"),
+        ("/goto visit", "command_invalid", "/text"),
     ):
         reply = await tried.refused(text=text)
         assert (reply.status_code, reply.json()["code"]) == (422, code)
         assert [error["pointer"] for error in reply.json()["errors"]] == [place]
-    assert (await tried.turn(text="/tasks are fine"))["actions"][0]["kind"] == "utterance"
+    assert "accepted are /task NAME, /set VARIABLE VALUE" in (await tried.refused(text="/goto")).text
+    for said in ("1/2", "/ 7", "/etc/hosts", "and/or"):
+        assert (await tried.turn(text=said))["actions"][0]["kind"] == "utterance"
 
 
 @pytest.mark.parametrize(
@@ -347,6 +350,40 @@ async def test_a_model_plays_the_agent_where_one_is_configured() -> None:
     assert {request.conversation.tenant_id for request in asked if request.conversation} == {"default"}
     assert "Visita Perché" in asked[0].messages[0].content
     assert [message.content for message in asked[-1].messages[1:3]] == ["/start", "Good morning!"]
+
+
+async def test_what_a_model_writes_in_a_try_waits_for_a_person() -> None:  # F34
+    def writes(request: LLMRequest) -> Any:
+        if request.purpose != "try":
+            return Says("{}")
+        reason = "too short" in request.messages[0].content
+        return Says("The 6th, at nine." if reason else "The 5th.")
+
+    model = ScriptedModel(writes)
+    async with open_scene(clinic(), model=model) as scene:
+        document = unsaved(channels=["chat", "phone"])
+        document["tasks"][0] |= {"type": "AIS", "approval": True, "routingParameters": {"timeout": 30}}
+        tried = await begun(scene, document=document, channel="chat")
+        assert (tried.last["said"], tried.last["approvalRequired"]) == ([], True)
+        assert [(each["by"], each["outcome"]) for each in tried.last["actions"][1:]] == [("agent", "waiting")]
+        assert (tried.last["approval"]["status"], tried.last["approval"]["text"]) == ("waiting", "The 5th.")
+        meanwhile = await tried.turn(text="Hello?")
+        assert [each["by"] for each in meanwhile["actions"]] == ["user"], "nothing more is written"
+        rejected = await tried.turn(humanTask={"outcome": "rejected", "reason": "too short"})
+        assert rejected["approval"]["text"] == "The 6th, at nine."
+        edited = await tried.turn(humanTask={"outcome": "edited", "text": "On the 6th, at nine."})
+        assert [(each["by"], each["kind"], each["text"]) for each in edited["actions"]] == [
+            ("human", "human_task", "On the 6th, at nine."),
+            ("agent", "utterance", "On the 6th, at nine."),
+        ]
+        again = await tried.turn(humanTask={"outcome": "edited", "text": "On the 6th, at nine."})
+        assert again["said"] == [], "it is said once"
+        await tried.turn(humanTask={"outcome": "taken_over"})
+        asked = len(model.requests)
+        assert (await tried.turn(text="Are you there?"))["said"] == []
+        assert [r for r in model.requests[asked:] if r.purpose == "try"] == [], "a person has the word"
+        spoken = await begun(scene, document=document, channel="phone")
+        assert spoken.last["said"] == ["The 5th."]
 
 
 async def test_a_model_that_fails_is_told_and_the_turn_stays() -> None:

@@ -66,6 +66,50 @@ def a_graph_that_is_arranged(base: str) -> str:
     return f"/flows/{flow['id']}/versions/{made['versionId']}"
 
 
+def test_a_task_panel_leaves_some_of_the_graph_or_hides_it(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        console.open(a_graph_that_is_arranged(console.base))
+        page.locator(".react-flow__node[data-id=welcome]").click()
+        panel, graph = page.locator(".task-panel"), page.locator(".canvas")
+        page.get_by_label("Show it for a conversation").fill("none")
+        for width in (390, 480, 600, 720, 900, 1100, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            wide, all_of_it = (
+                each.evaluate("e => e.getBoundingClientRect().width") for each in (panel, graph)
+            )
+            hidden = graph.evaluate("e => getComputedStyle(e).contentVisibility") == "hidden"
+            assert hidden == (width <= 480)
+            assert wide == whole if hidden else wide <= 0.83 * whole
+            within_its_width(page)
+
+
+def test_a_person_decides_in_a_talk_on_what_the_ai_wants_to_say(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        console.open(a_graph_that_is_arranged(console.base))
+        talk = page.get_by_role("region", name="Talk")
+        for text in ("/set orderNumber 7781", "/task refund"):
+            talk.get_by_role("textbox", name="Message").fill(text)
+            talk.get_by_role("button", name="Send").click()
+            expect(talk.get_by_role("textbox", name="Message")).to_have_value("")
+        for decision, said in (("Reject", None), ("Approve the edited text", "We refund 25 €.")):
+            talk.get_by_role("textbox", name="What the AI wants to say").fill("We refund it.")
+            talk.get_by_role("button", name="Put before a person").click()
+            words = talk.get_by_label("What the agent wants to say")
+            expect(words).to_have_value("We refund it.")
+            words.fill(said or "We refund it.")
+            console.is_accessible()
+            talk.get_by_role("button", name=decision, exact=True).click()
+            expect(words).to_have_count(0)
+        expect(talk.locator(".talk-said.agent")).to_have_text("We refund 25 €.")
+        talk.get_by_role("button", name="Take over").click()
+        expect(talk.get_by_role("status").first).to_contain_text("human")
+        talk.get_by_role("button", name="Release to the AI").click()
+        expect(talk.get_by_role("status").first).to_contain_text("ai")
+        console.was_clean()
+
+
 def test_a_graph_is_shown_whole_once_it_is_arranged_unless_somebody_looks_around(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         page = console.page

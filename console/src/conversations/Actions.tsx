@@ -9,6 +9,7 @@ import { useSession } from "../shell/Session";
 import { ErrorState, Loading } from "../shell/states";
 import { momentQuery } from "./queries";
 import { type HumanMove, humanMoves, type JournalRow, waitingText } from "./timeline";
+import { type Decision, WaitingText } from "./WaitingText";
 
 type Conversation = Schemas["ConversationReply"];
 type HumanReport = Schemas["HandleHumanTask"];
@@ -55,11 +56,8 @@ function HumanPart({ conversation, rows, latest }: Props): ReactNode {
   const id = conversation.conversationId;
   const moment = useQuery({ ...momentQuery(id, latest), enabled: latest > 0 });
   const waiting = conversation.status === "active" ? waitingText(rows) : null;
-  const [edited, setEdited] = useState<{ readonly id: number; readonly text: string } | null>(null);
-  // What was typed belongs to the text that waited then: the next one is shown as it was written.
-  const text = edited !== null && edited.id === waiting?.id ? edited.text : null;
   const report = useMutation({
-    mutationFn: async (what: { readonly outcome: string; readonly text?: string }) => {
+    mutationFn: async (what: { readonly outcome: HumanMove } | Decision) => {
       const decided = waiting === null ? {} : { approvalId: waiting.id };
       const body = { contactId: conversation.contactId, conversationId: id, ...decided, ...what };
       const answer: object = await reply(client.POST("/v1/handle-human-task", { body: body as HumanReport }));
@@ -86,43 +84,9 @@ function HumanPart({ conversation, rows, latest }: Props): ReactNode {
             </Button>
           ))
         : null}
-      {waiting !== null ? (
-        <section className="card stack" aria-label={say("waitingTitle")}>
-          <h2>{say("waitingTitle")}</h2>
-          <Field label={say("waitingText")}>
-            {(field) => (
-              <textarea
-                {...field}
-                rows={4}
-                value={text ?? waiting.text}
-                onChange={(event) => setEdited({ id: waiting.id, text: event.target.value })}
-              />
-            )}
-          </Field>
-          <div className="row">
-            <Button
-              kind="primary"
-              disabled={report.isPending}
-              onClick={() =>
-                report.mutate(
-                  text === null || text === waiting.text
-                    ? { outcome: "approved" }
-                    : { outcome: "edited", text },
-                )
-              }
-            >
-              {text === null || text === waiting.text ? say("approve") : say("approveEdited")}
-            </Button>
-            <Button
-              kind="danger"
-              disabled={report.isPending}
-              onClick={() => report.mutate({ outcome: "rejected" })}
-            >
-              {say("reject")}
-            </Button>
-          </div>
-        </section>
-      ) : null}
+      {waiting === null ? null : (
+        <WaitingText {...waiting} busy={report.isPending} decide={(decision) => report.mutate(decision)} />
+      )}
       {report.error === null ? null : <ErrorState error={report.error} did />}
     </>
   );

@@ -66,7 +66,9 @@ describe("the path", () => {
 
 describe("the human part", () => {
   it("offers what the chart has a way for", () => {
-    expect(humanMoves("ai")).toEqual(["taken_over"]);
+    for (const each of ["ai", "approved", "edited", "rejected", "timeout"])
+      expect(humanMoves(each)).toEqual(["taken_over"]);
+    expect(humanMoves("waiting")).toEqual([]);
     expect(humanMoves("human")).toEqual(["released"]);
     expect(humanMoves(null)).toEqual([]);
   });

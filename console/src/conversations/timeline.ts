@@ -117,6 +117,10 @@ export function humanMoves(taskStatus: string | null): HumanMove[] {
     case "connected":
       return ["completed"];
     case "ai":
+    case "approved":
+    case "edited":
+    case "rejected":
+    case "timeout":
       return ["taken_over"];
     case "human":
       return ["released"];

@@ -5,6 +5,7 @@ import { Badge, Button } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState } from "../shell/states";
 import { FlowTests } from "./FlowTests";
+import { HumanPart } from "./HumanPart";
 import { Inside } from "./Inside";
 import { CHANNELS, type Channel, type Line, type Try, type Turn, useTry } from "./tries";
 import "./talk.css";
@@ -28,7 +29,8 @@ export function Talk({ flowId, versionId, document, dirty, errors, active, cover
   const { talking, going, forget } = useTry(flowId, document, (now) => active(now?.task.taskId ?? null));
   const { now, lines } = talking;
   if (!may("designer")) return null;
-  const send = (turn: Turn): void => going.mutate({ turn });
+  const send = (turn: Turn, sent?: () => void): void =>
+    going.mutate({ turn }, sent === undefined ? {} : { onSuccess: sent });
   return (
     <section className="panel talk" aria-labelledby={heading}>
       <header className="panel-head">
@@ -46,11 +48,14 @@ export function Talk({ flowId, versionId, document, dirty, errors, active, cover
       {now !== null && now.modelFailed !== null ? (
         <p className="talk-note">{say("modelFailed", { why: now.modelFailed })}</p>
       ) : null}
+      {now !== null && now.status === "active" ? (
+        <HumanPart now={now} send={send} busy={going.isPending} />
+      ) : null}
       {now === null || now.status === "active" ? (
         <MessageForm
           busy={going.isPending}
           blocked={errors > 0 && now === null}
-          send={(text, sent) => going.mutate({ turn: { text } }, { onSuccess: sent })}
+          send={(text, sent) => send({ text }, sent)}
         />
       ) : (
         <ComeBack now={now} send={send} busy={going.isPending} />
@@ -74,6 +79,7 @@ function Status({ now }: { readonly now: Try | null }): ReactNode {
         <>
           {say("activeTask")} <strong>{now.task.name}</strong>{" "}
           <Badge tone={now.status === "active" ? "good" : "neutral"}>{say(STATUS_TEXTS[now.status])}</Badge>
+          {now.task.status === null ? null : <code> {now.task.status}</code>}
         </>
       )}
     </p>
@@ -131,6 +137,12 @@ function Done({ action }: { readonly action: Line["action"] }): ReactNode {
       return <p className="talk-event">{say("remembered", { names: action.variables.join(", ") })}</p>;
     case "contact":
       return <p className="talk-event">{say("contactBegan")}</p>;
+    case "human_task":
+      return action.outcome === "waiting" ? (
+        <p className="talk-event">{say("waits", { text: action.text ?? "" })}</p>
+      ) : (
+        <p className="talk-event">{say("human", { outcome: action.outcome ?? "" })}</p>
+      );
     case "end_contact":
       return <p className="talk-event">{say("contactEnded")}</p>;
     default:

@@ -100,6 +100,7 @@ export const conversations = {
   approve: "Approve",
   approveEdited: "Approve the edited text",
   reject: "Reject",
+  rejectReason: "Why it is rejected",
   erase: "Erase",
   eraseIntro:
     "Everything that is stored of this conversation is removed for good, its forks included. This cannot be undone.",

@@ -103,6 +103,7 @@ export const conversations: Translation<typeof english> = {
   approve: "Aprobar",
   approveEdited: "Aprobar el texto editado",
   reject: "Rechazar",
+  rejectReason: "Por qué se rechaza",
   erase: "Borrar",
   eraseIntro:
     "Todo lo guardado de esta conversación se elimina para siempre, con sus ramas. No se puede deshacer.",

@@ -103,6 +103,7 @@ export const conversations: Translation<typeof english> = {
   approve: "Approva",
   approveEdited: "Approva il testo modificato",
   reject: "Respingi",
+  rejectReason: "Perché è respinto",
   erase: "Cancella",
   eraseIntro:
     "Tutto ciò che è conservato di questa conversazione viene tolto per sempre, rami compresi. Non si può annullare.",

@@ -1,0 +1,69 @@
+import { type FormEvent, type ReactNode, useState } from "react";
+import { humanMoves } from "../conversations/timeline";
+import { WaitingText } from "../conversations/WaitingText";
+import { useText } from "../i18n";
+import { Button } from "../shell/kit";
+import type { Try, Turn } from "./tries";
+
+interface Props {
+  readonly now: Try;
+  readonly send: (turn: Turn, sent?: () => void) => void;
+  readonly busy: boolean;
+}
+
+/** What a person does in a try: answers a transfer, takes over, decides on what the AI wants to say. */
+export function HumanPart({ now, send, busy }: Props): ReactNode {
+  const say = useText("conversations");
+  const waiting = now.approval?.status === "waiting" ? now.approval : null;
+  const moves = humanMoves(now.task.status);
+  if (waiting !== null) {
+    return (
+      <WaitingText
+        id={waiting.approvalId}
+        text={waiting.text}
+        busy={busy}
+        decide={(humanTask) => send({ humanTask })}
+      />
+    );
+  }
+  if (moves.length === 0) return null;
+  return (
+    <>
+      {now.approvalRequired && !now.hasModel && now.task.status !== "human" ? (
+        <Written send={send} busy={busy} />
+      ) : null}
+      <div className="row talk-moves">
+        {moves.map((outcome) => (
+          <Button key={outcome} disabled={busy} onClick={() => send({ humanTask: { outcome } })}>
+            {say(`human_${outcome}`)}
+          </Button>
+        ))}
+      </div>
+    </>
+  );
+}
+
+/** Without a model the text that is to wait is the designer's. */
+function Written({ send, busy }: Omit<Props, "now">): ReactNode {
+  const say = useText("talk");
+  const [text, setText] = useState("");
+  const submit = (event: FormEvent): void => {
+    event.preventDefault();
+    if (text.trim() === "" || busy) return;
+    send({ humanTask: { outcome: "waiting", text: text.trim() } }, () => setText(""));
+  };
+  return (
+    <form className="talk-form" onSubmit={submit}>
+      <input
+        aria-label={say("written")}
+        placeholder={say("written")}
+        autoComplete="off"
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+      />
+      <Button type="submit" disabled={busy}>
+        {say("putBefore")}
+      </Button>
+    </form>
+  );
+}
