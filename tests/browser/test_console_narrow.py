@@ -75,9 +75,7 @@ def test_a_task_panel_leaves_some_of_the_graph_or_hides_it(tmp_path: Path) -> No
         page.get_by_label("Show it for a conversation").fill("none")
         for width in (390, 480, 600, 720, 900, 1100, 1280):
             page.set_viewport_size({"width": width, "height": 800})
-            wide, all_of_it = (
-                each.evaluate("e => e.getBoundingClientRect().width") for each in (panel, graph)
-            )
+            wide, whole = (each.evaluate("e => e.getBoundingClientRect().width") for each in (panel, graph))
             hidden = graph.evaluate("e => getComputedStyle(e).contentVisibility") == "hidden"
             assert hidden == (width <= 480)
             assert wide == whole if hidden else wide <= 0.83 * whole
