@@ -4,7 +4,7 @@
     elements    what a draft consists of
     foreign     what every importer reads: parts of another system's document
     retell      Retell's conversation flows
-    dialogflow  Dialogflow CX agents
+    dialogflow  Dialogflow CX agents, as dialogflow_package reads them
     rasa        Rasa's flows (CALM)
     pipecat     Pipecat Flows
 
@@ -17,7 +17,8 @@ from typing import Final, Literal
 
 from pydantic import JsonValue
 
-from flow_engine.importing.dialogflow import from_dialogflow, gathered
+from flow_engine.importing.dialogflow import from_dialogflow
+from flow_engine.importing.dialogflow_package import gathered
 from flow_engine.importing.drafts import ImportedDraft
 from flow_engine.importing.foreign import Remark
 from flow_engine.importing.pipecat import from_pipecat

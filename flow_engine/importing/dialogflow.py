@@ -5,14 +5,21 @@ whose condition is that the form is complete opens by itself as soon as the requ
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Final, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-from pydantic import ConfigDict, JsonValue
-from pydantic.alias_generators import to_camel
+from pydantic import JsonValue
 
 from flow_engine.errors import Finding
 from flow_engine.importing import drafts, elements, foreign
+from flow_engine.importing.dialogflow_package import (
+    AgentFlow,
+    Fulfillment,
+    Package,
+    Page,
+    Parameter,
+    Route,
+)
 
 _SYSTEM_TYPES: Final[Mapping[str, str]] = {
     "sys.date": "date",
@@ -38,149 +45,16 @@ _KEPT_ASIDE: Final = frozenset(
 )
 _FORM_IS_COMPLETE: Final = ("page", "status", "=", "FINAL")
 _EXAMPLES: Final = 3
-_PARAMETER: Final = re.compile(r"\$session\.params\.([\w-]+)")
+_PARAMETER: Final = re.compile(
+    r"\$(\{)?(?:session|page|intent)\.params\.([\w-]+)(?:\.(?:original|resolved)\b)?(?(1)\})"
+)
 _TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<scope>\$(?:session|page))\.params\.(?P<name>[\w-]+)\s*(?P<sign>!=|<=|>=|=|<|>)\s*
+    r"""\s*(?:(?P<scope>\$(?:session|page|intent))\.params\.(?P<name>[\w-]+)(?:\.(?:original|resolved)\b)?\s*
+        (?P<sign>!=|<=|>=|=|<|>)\s*
         (?P<value>"[^"]*"|'[^']*'|[\w.+-]+)
     |(?P<word>(?:AND|OR|NOT)\b|[()]))""",
     re.VERBOSE,
 )
-
-
-class Resource(foreign.Foreign):
-    model_config = ConfigDict(alias_generator=to_camel)
-
-
-class Text(Resource):
-    text: tuple[str, ...] = ()
-
-
-class Message(Resource):
-    text: Text = Text()
-    output_audio_text: Text | None = None
-    live_agent_handoff: JsonValue = None
-
-
-class Fulfillment(Resource):
-    messages: tuple[Message, ...] = ()
-    webhook: str = ""
-    tag: str = ""
-    set_parameter_actions: tuple[JsonValue, ...] = ()
-
-    @property
-    def spoken(self) -> str:
-        """The first wording of each message, one after the other."""
-        return " ".join(message.text.text[0] for message in self.messages if message.text.text)
-
-
-class FillBehavior(Resource):
-    initial_prompt_fulfillment: Fulfillment = Fulfillment()
-
-
-class Parameter(Resource):
-    display_name: str
-    entity_type: str = "@sys.any"
-    required: bool = False
-    redact: bool = False
-    fill_behavior: FillBehavior = FillBehavior()
-
-
-class Form(Resource):
-    parameters: tuple[Parameter, ...] = ()
-
-
-class Route(Resource):
-    intent: str = ""
-    condition: str = ""
-    trigger_fulfillment: Fulfillment = Fulfillment()
-    target_page: str = ""
-    target_flow: str = ""
-
-
-class Page(Resource):
-    display_name: str
-    name: str = ""
-    entry_fulfillment: Fulfillment = Fulfillment()
-    form: Form = Form()
-    transition_routes: tuple[Route, ...] = ()
-
-
-class AgentFlow(Resource):
-    display_name: str
-    name: str = ""
-    description: str = ""
-    transition_routes: tuple[Route, ...] = ()
-    pages: tuple[Page, ...] = ()
-
-
-class Intent(Resource):
-    display_name: str
-    name: str = ""
-    description: str = ""
-    training_phrases: tuple[JsonValue, ...] = ()
-
-
-class Entity(Resource):
-    value: str
-    synonyms: tuple[str, ...] = ()
-
-
-class EntityType(Resource):
-    display_name: str
-    name: str = ""
-    entities: tuple[Entity, ...] = ()
-
-
-class Agent(Resource):
-    display_name: str = ""
-    default_language_code: str = "en"
-    start_flow: str = ""
-
-
-class Package(Resource):
-    agent: Agent = Agent()
-    flows: tuple[AgentFlow, ...]
-    intents: tuple[Intent, ...] = ()
-    entity_types: tuple[EntityType, ...] = ()
-    webhooks: tuple[JsonValue, ...] = ()
-
-
-def gathered(files: Mapping[str, JsonValue]) -> JsonValue:
-    """The files of an exported package, by their paths in it, as one object: `{agent, flows: [{…, pages}],
-    intents, entityTypes, webhooks}`. What has several languages is taken in the first one."""
-    found: dict[str, JsonValue] = {"agent": files.get("agent.json", {})}
-    for kind in ("flows", "intents", "entityTypes", "webhooks"):
-        rows: list[JsonValue] = []
-        for path in sorted(files):
-            parts = path.split("/")
-            body = files[path]
-            if (
-                parts[0] != kind
-                or len(parts) != (2 if kind == "webhooks" else 3)
-                or not isinstance(body, dict)
-            ):
-                continue
-            inside = f"{'/'.join(parts[:-1])}/"
-            below = {
-                name.removeprefix(inside): each
-                for name, each in sorted(files.items())
-                if name.startswith(inside)
-            }
-            rows.append({**body, **_parts(below)} if kind != "webhooks" else body)
-        found[kind] = rows
-    return found
-
-
-def _parts(below: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """Pages, and the first language of training phrases and entities, from the folders of one resource."""
-    parts: dict[str, JsonValue] = {}
-    for path, body in below.items():
-        folder, _, rest = path.partition("/")
-        if folder == "pages" and rest:
-            cast(list[JsonValue], parts.setdefault("pages", [])).append(body)
-        elif folder in {"trainingPhrases", "entities"} and isinstance(body, dict):
-            parts.setdefault(folder, body.get(folder, []))
-    return parts
 
 
 def from_dialogflow(raw: JsonValue) -> drafts.ImportedDraft:
@@ -188,6 +62,10 @@ def from_dialogflow(raw: JsonValue) -> drafts.ImportedDraft:
     CorrectTheInput `original_invalid`."""
     package, draft = foreign.read_foreign(Package, raw, tuple(_given_twice(raw))), drafts.Draft()
     draft.language = package.agent.default_language_code
+    draft.other_languages = package.agent.supported_language_codes
+    if draft.other_languages:
+        told = f"texts are those in {draft.language!r}: the model says them in the other languages"
+        draft.changed(("agent", "supportedLanguageCodes"), told)
     draft.remarks += foreign.unread(package, (), _KEPT_ASIDE)
     return _Import(draft, package).made()
 
@@ -236,13 +114,14 @@ class _Import:
             for page_number, page in enumerate(flow.pages):
                 self._page(flow, page, ("flows", number, "pages", page_number))
         for number, flow in enumerate(self._package.flows):
-            self._routes(flow, flow.display_name, (), flow.transition_routes, ("flows", number))
+            own = self._routes_of(number, flow, flow, ("flows", number))
+            self._routes(flow, flow.display_name, (), own)
+            inherited = [(route, at) for route, at in own if route.intent]
             for page_number, page in enumerate(flow.pages):
-                place = ("flows", number, "pages", page_number)
-                inherited = tuple(route for route in flow.transition_routes if route.intent)
-                task_id = _task_id(flow, page)
-                self._routes(flow, task_id, page.form.parameters, page.transition_routes, place)
-                self._routes(flow, task_id, (), inherited, ("flows", number), again=True)
+                task_id, place = _task_id(flow, page), ("flows", number, "pages", page_number)
+                of_page = self._routes_of(number, flow, page, place)
+                self._routes(flow, task_id, page.form.parameters, of_page)
+                self._routes(flow, task_id, (), inherited, again=True)
         named = self._package.agent.start_flow
         found = self._flows.get(_last(named)) if named else None
         usual = next(
@@ -255,8 +134,9 @@ class _Import:
         named = _last(parameter.entity_type).removeprefix("@")
         kind, own = _SYSTEM_TYPES.get(named, "string"), self._types.get(named)
         values = [entity.value for entity in own.entities] if own else []
-        asked = parameter.fill_behavior.initial_prompt_fulfillment.spoken
-        prompt = f"What the user answers to: {_text(asked)}" if asked else ""
+        asked = parameter.fill_behavior.initial_prompt_fulfillment.spoken(self._draft.language)
+        named_in = _PARAMETER.sub(r"\2", asked)  # what finds a variable is no template
+        prompt = f"What the user answers to: {named_in}" if asked else ""
         self._draft.variable(
             parameter.display_name, "enum" if values else kind, prompt, values, sensitive=parameter.redact
         )
@@ -268,19 +148,32 @@ class _Import:
         draft = self._draft
         task = draft.task(_task_id(flow, page), page.display_name)
         self._say(task, page.entry_fulfillment, "", (*place, "entryFulfillment"))
-        for parameter in page.form.parameters:
+        for number, parameter in enumerate(page.form.parameters):
             task.needs[parameter.display_name] = False
-            asked = parameter.fill_behavior.initial_prompt_fulfillment.spoken
-            task.prompts.append(
-                f"Ask for {parameter.display_name}" + (f': "{_text(asked)}"' if asked else ".")
-            )
+            asked = parameter.fill_behavior.initial_prompt_fulfillment
+            spoken = asked.spoken(draft.language)
+            told = f': "{_text(spoken)}"' if spoken else "."
+            task.prompts.append(f"Ask for {parameter.display_name}{told}")
+            at = (*place, "form", "parameters", number, "fillBehavior", "initialPromptFulfillment")
+            self._do(task, asked, f"you ask for {parameter.display_name}", at)
+            self._functions(spoken, at)
 
     def _say(
         self, task: elements.TaskDraft, said: Fulfillment, when: str, place: tuple[str | int, ...]
     ) -> None:
         """What is said and called in a task; `when` is the only case in which it is, in words."""
-        if spoken := said.spoken:
+        if spoken := said.spoken(self._draft.language):
             task.prompts.append(f'{f"When {when}, say" if when else "Say"}: "{_text(spoken)}"')
+        self._functions(spoken, place)
+        self._do(task, said, when, place)
+
+    def _functions(self, spoken: str, place: tuple[str | int, ...]) -> None:
+        if "$sys.func." in spoken:
+            self._draft.changed(place, "functions in texts: the model makes of them what they say")
+
+    def _do(
+        self, task: elements.TaskDraft, said: Fulfillment, when: str, place: tuple[str | int, ...]
+    ) -> None:
         if said.webhook:
             name = re.sub(r"\W+", "_", said.tag or _last(said.webhook))
             self._draft.tool(task, name, f"What the webhook {_last(said.webhook)} does.")
@@ -295,18 +188,39 @@ class _Import:
             )
             task.human = True
 
+    def _routes_of(
+        self, number: int, flow: AgentFlow, part: AgentFlow | Page, place: tuple[str | int, ...]
+    ) -> Sequence[tuple[Route, tuple[str | int, ...]]]:
+        """The routes of a flow or page with their places: its own, then those of the groups that it names, of
+        its flow or of the agent."""
+        found = [(route, (*place, "transitionRoutes", n)) for n, route in enumerate(part.transition_routes)]
+        groups = {
+            key: (group, (*owner, "routeGroups", n))
+            for owner, of in (((), self._package.route_groups), (("flows", number), flow.route_groups))
+            for n, group in enumerate(of)
+            for key in (group.display_name, _last(group.name))
+        }
+        for n, named in enumerate(part.transition_route_groups):
+            if (known := groups.get(_last(named))) is None:
+                at = (*place, "transitionRouteGroups", n)
+                self._draft.dropped(at, f"there is no group of routes {_last(named)!r}")
+                continue
+            group, at = known
+            found += [
+                (route, (*at, "transitionRoutes", k)) for k, route in enumerate(group.transition_routes)
+            ]
+        return found
+
     def _routes(
         self,
         flow: AgentFlow,
         source: str,
         form: tuple[Parameter, ...],
-        routes: tuple[Route, ...],
-        place: tuple[str | int, ...],
+        routes: Sequence[tuple[Route, tuple[str | int, ...]]],
         again: bool = False,
     ) -> None:
         """The ways of a task. `again`: routes of the flow, which each of its pages has too."""
-        for number, route in enumerate(routes):
-            at = (*place, "transitionRoutes", number)
+        for route, at in routes:
             words, when = self._reason(route.intent), ""
             if route.condition and route.condition.strip() != "true":
                 when = self._condition(route.condition, form)
@@ -392,7 +306,7 @@ class _Import:
 
 def _text(original: str) -> str:
     """With placeholders as the draft knows them."""
-    return _PARAMETER.sub(r"{{\1}}", original)
+    return _PARAMETER.sub(r"{{\2}}", original)
 
 
 def _task_id(flow: AgentFlow, page: Page) -> str:

@@ -59,6 +59,7 @@ class Draft:
     names are made unique as they come."""
 
     language: str = "en-US"
+    other_languages: Sequence[str] = ()
     global_prompt: str = ""
     first_task: str = ""
     tasks: dict[str, TaskDraft] = field(default_factory=dict[str, TaskDraft])
@@ -242,7 +243,7 @@ class Draft:
             **_FIRST_VALUES,
             "globalPrompt": self.text(self.global_prompt) or "Be brief, friendly and exact.",
             "defaultLanguage": self.language,
-            "supportedLanguages": [self.language],
+            "supportedLanguages": [*dict.fromkeys((self.language, *self.other_languages))],
             "systemPromptsLanguage": _PROMPTS.get(self.language[:2].lower(), "en-US"),
             "variables": [
                 each

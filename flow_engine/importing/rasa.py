@@ -22,22 +22,18 @@ _START: Final = "start"
 _SILENT: Final = frozenset(
     {
         "version",
-        "intents",
-        "entities",
         "session_config",
         "pipeline",
         "policies",
         "recipe",
-        "language",
-        "forms",
-        "e2e_actions",
     }
 )
 _COMPARISON: Final = re.compile(
     r"^(?:slots\.)?(?P<name>\w+)\s*(?P<sign>==|=|!=|is not|is|<=|>=|<|>)\s*(?P<value>[^<>=!]+)$"
 )
 
-_SLOT_IN_TEXT: Final = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
+_SLOT_IN_TEXT: Final = re.compile(r"(?<!\{)\{(\w+)\}(?!\})|\{\{\s*slots\.(\w+)\s*\}\}")
+"""As Rasa writes it, and as its Jinja templates do."""
 
 
 class Branch(foreign.Foreign):
@@ -95,12 +91,16 @@ class RasaFiles(foreign.Foreign):
     slots: Mapping[str, Slot] = Field(default_factory=dict[str, Slot])
     responses: Mapping[str, tuple[Response, ...]] = Field(default_factory=dict[str, tuple[Response, ...]])
     actions: tuple[JsonValue, ...] = ()
+    language: str = ""
+    additional_languages: tuple[str, ...] = ()
 
 
 def from_rasa(raw: JsonValue) -> drafts.ImportedDraft:
     """The flows as a draft. `raw` is what stands in the YAML files, merged by their keys. Raises
     CorrectTheInput `original_invalid`."""
     files, draft = foreign.read_foreign(RasaFiles, raw), drafts.Draft()
+    draft.language = files.language or draft.language
+    draft.other_languages = files.additional_languages
     draft.remarks += foreign.unread(files, (), _SILENT)
     flows = {name: flow for name, flow in files.flows.items() if not name.startswith("pattern_")}
     for name in files.flows.keys() - flows.keys():
@@ -169,8 +169,8 @@ class _Import:
         for number, step in enumerate(steps):
             at = (*place, number)
             prefix = f"(step {step.id}) " if step.id else ""
-            if line := self._line(source, step, at, when):
-                yield prefix + line
+            if (line := self._line(source, step, at, when)) or prefix:
+                yield prefix + (line or "Go on as follows.")
             if isinstance(step.next, str):
                 if step.next:
                     yield f"Then {'end' if step.next == 'END' else f'go on with step {step.next}'}."
@@ -193,7 +193,12 @@ class _Import:
             draft.variable(step.collect, "string", step.description)
             task.needs.setdefault(step.collect, False)
             again = " even if it is known" if step.ask_before_filling else ""
-            refused = "".join(f" Refuse it if {each.get('if', '')}." for each in step.rejections)
+            refused = "".join(
+                f" Refuse it if {each.get('if', '')}"
+                + (f", and say: {self._utterance(utter)}" if utter in self._files.responses else ".")
+                for each in step.rejections
+                for utter in (each.get("utter", ""),)
+            )
             said = self._utterance(step.utter or f"utter_ask_{step.collect}")
             return f"Ask for {step.collect}{again}: {said}{refused}"
         if step.action.startswith("utter_"):
@@ -230,7 +235,7 @@ class _Import:
         said = next((each.text for each in self._files.responses.get(name, ()) if each.text), "")
         if not said:
             return name.removeprefix("utter_").replace("_", " ") + "."
-        written = _SLOT_IN_TEXT.sub(r"{{\1}}", said)
+        written = _SLOT_IN_TEXT.sub(lambda match: f"{{{{{match[1] or match[2]}}}}}", said)
         return f'"{written}"'
 
     def _condition(self, text: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flow_engine.errors import CorrectTheInput, Finding
-from flow_engine.importing import IMPORTERS
+from flow_engine.importing import IMPORTERS, gathered
 from flow_engine.templates import lint_template
 from tests.flow_engine.importing.originals import (
     Imported,
@@ -287,8 +287,98 @@ class TestDialogflow:
         assert found.condition("f.ask", "f.next").get("when", "") == written
         assert errors_of(found.document) == []
 
+    @pytest.mark.parametrize(
+        "original",
+        [
+            "$session.params.day",
+            "$page.params.day",
+            "$intent.params.day.original",
+            "$session.params.day.resolved",
+            "${session.params.day}",
+        ],
+    )
+    def test_a_parameter_is_a_variable_however_it_is_written(self, original: str) -> None:
+        said = {"messages": [{"text": {"text": [f"On {original}."]}}]}
+        form = {"parameters": [{"displayName": "day", "entityType": "@sys.date"}]}
+        page = {"displayName": "ask", "form": form, "entryFulfillment": said}
+        found = Imported(IMPORTERS["dialogflow-cx"]({"flows": [{"displayName": "f", "pages": [page]}]}))
+        assert found.tasks["f.ask"]["prompt"].startswith('Say: "On {{ $vars.day }}."')
+
+    def test_a_package_in_several_languages_is_carried_in_its_own(self) -> None:
+        messages = [
+            {"text": {"text": ["Which?"]}, "languageCode": "en"},
+            {"text": {"text": ["Welche?"]}, "languageCode": "de"},
+        ]
+        asked = {"initialPromptFulfillment": {"messages": messages, "webhook": "log", "tag": "log"}}
+        parameter = {"displayName": "doctor", "entityType": "@doctor", "fillBehavior": asked}
+        phrases = {
+            language: {"trainingPhrases": [{"parts": [{"text": language}]}]} for language in ("de", "en")
+        }
+        files: dict[str, Any] = {
+            "agent.json": {"defaultLanguageCode": "en", "supportedLanguageCodes": ["de"]},
+            "flows/f/f.json": {"displayName": "f"},
+            "flows/f/pages/ask.json": {"displayName": "ask", "form": {"parameters": [parameter]}},
+            "entityTypes/doctor/doctor.json": {"displayName": "doctor"},
+            "entityTypes/doctor/entities/de.json": {"entities": [{"value": "Frau Ruiz"}]},
+            "entityTypes/doctor/entities/en.json": {"entities": [{"value": "Ms Ruiz"}]},
+            "playbooks/triage/triage.json": {"displayName": "triage"},
+            **{f"intents/i/trainingPhrases/{each}.json": phrases[each] for each in phrases},
+            "intents/i/i.json": {"displayName": "i"},
+        }
+        raw: Any = gathered(files)
+        assert raw["intents"][0]["trainingPhrases"] == phrases["en"]["trainingPhrases"]
+        found = Imported(IMPORTERS["dialogflow-cx"](raw))
+        assert found.document["supportedLanguages"] == ["en", "de"]
+        assert found.variables["doctor"]["enumValues"] == ["Ms Ruiz"]
+        prompt = found.tasks["f.ask"]["prompt"]
+        assert "Which?" in prompt
+        assert "Welche?" not in prompt
+        assert "Call log when you ask for doctor." in prompt
+        assert found.remark("/agent/supportedLanguageCodes")[0] == "changed"
+        assert found.remark("/playbooks") == ("dropped", "'playbooks' has no counterpart")
+
+    def test_groups_of_routes_are_routes_where_they_are_named(self) -> None:
+        group = {"displayName": "common", "transitionRoutes": [{"intent": "person", "targetPage": "desk"}]}
+        pages = [
+            {"displayName": "ask", "transitionRouteGroups": ["common", "none"]},
+            {"displayName": "desk"},
+            {"displayName": "alone"},
+        ]
+        raw: Any = gathered(
+            {
+                "flows/f/f.json": {"displayName": "f"},
+                **{f"flows/f/pages/{page['displayName']}.json": page for page in pages},
+                "flows/f/transitionRouteGroups/common.json": group,
+            }
+        )
+        found = Imported(IMPORTERS["dialogflow-cx"](raw))
+        assert found.tasks["f.ask"]["connectedTasks"] == ["f.desk"]
+        assert found.tasks["f.alone"]["connectedTasks"] == []
+        named = [each for each in found.draft.remarks if "group of routes 'none'" in each["message"]]
+        assert [each["kept"] for each in named] == ["dropped"]
+
 
 class TestRasa:
+    def test_what_only_part_of_a_step_says_is_carried(self) -> None:
+        refused = [{"if": "slots.day == 'sunday'", "utter": "utter_closed"}]
+        steps = [
+            {"collect": "day", "rejections": refused, "next": "b"},
+            {"id": "b", "noop": True, "next": [{"if": "slots.day", "then": "END"}]},
+        ]
+        raw = {
+            "language": "es",
+            "flows": {"visit": {"description": "x", "steps": steps}},
+            "slots": {"day": {"type": "text"}},
+            "responses": {"utter_closed": [{"text": "Not on {{ slots.day }}."}]},
+            "forms": {"old": {}},
+        }
+        found = Imported(IMPORTERS["rasa"](raw))
+        prompt = found.tasks["visit"]["prompt"]
+        assert 'sunday\', and say: "Not on {{ $vars.day }}."' in prompt
+        assert "(step b) Go on" in prompt, "to which other steps lead"
+        assert (found.document["defaultLanguage"], found.document["systemPromptsLanguage"]) == ("es", "es-ES")
+        assert found.remark("/forms")[0] == "dropped"
+
     def test_a_flow_that_never_begins_by_itself_is_entered_by_links_alone(self) -> None:
         steps = [
             {"action": "utter_x", "next": [{"if": "slots.a", "then": [{"link": "behind"}]}, {"else": "END"}]}
