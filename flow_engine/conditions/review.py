@@ -11,6 +11,7 @@ be too hopeful.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
@@ -166,6 +167,8 @@ _EITHER: Final[tuple[Value, ...]] = (True, False, _MISSING)
 _PAIRS: Final[tuple[Value, ...]] = ([0, 1], [0, 0], [1, 0], [True, True], [True, False], [_MISSING, 0])
 """How two operands that vary may stand to each other: by size, only equal or not, or not at all."""
 _DEEPEST: Final = 100
+_E164: Final = re.compile(r"\+[1-9][0-9]{1,14}")
+"""How the number of a phone is written that a condition compares."""
 
 Test: TypeAlias = Callable[[Value], Truth]
 Possible: TypeAlias = "Mapping[str, tuple[Value, ...]]"
@@ -359,6 +362,8 @@ class _Search:
             if spec is not None and spec.type == "enum":
                 usable = (v for v in spec.enum_values if not isinstance(v, str) or v.strip())
                 return (*usable, _MISSING)
+            if spec is not None and spec.type == "phone":
+                written = [each for each in written if isinstance(each, str) and _E164.fullmatch(each)]
             if operand.root == "vars" and (spec is None or (spec.type != "custom" and operand.path[1:])):
                 return (_MISSING,)
         kinds = kinds_of(operand, self.variables)

@@ -13,7 +13,7 @@ from flow_engine.documents.findings import quoted
 from flow_engine.documents.references import Texts
 from flow_engine.json_paths import PathRefused, read_path
 from flow_engine.linting.codes import LintFinding
-from flow_engine.templates import lint_template
+from flow_engine.templates import lint_template, spaced_name
 from flow_engine.values import VariableIndex
 
 
@@ -23,12 +23,11 @@ def read_condition(
     """The condition, None where it cannot be read, and what is wrong with it. Without `names` nothing is said
     of those that it has. `place` is an RFC 6901 pointer."""
     tree, mistakes = language.read(when)
+    spaced = "" if names is None else spaced_name(when, names.variables.resolve)
     faults = [
-        LintFinding(
-            place,
-            "condition_unknown_name" if isinstance(mistake, language.UnknownName) else "condition_syntax",
-            str(mistake),
-        )
+        LintFinding(place, "condition_unknown_name", str(mistake))
+        if isinstance(mistake, language.UnknownName)
+        else LintFinding(place, "condition_syntax", f"{mistake}{spaced}")
         for mistake in mistakes
     ]
     if tree is not None and names is not None:

@@ -13,7 +13,7 @@ before it is done.
 """
 
 from flow_engine.templates.frame import Allowance, TemplateScope
-from flow_engine.templates.names import REFERENCE, VALUES, Compared
+from flow_engine.templates.names import REFERENCE, VALUES, Compared, spaced_name
 from flow_engine.templates.template import (
     Template,
     compile_template,
@@ -33,4 +33,5 @@ __all__ = [
     "is_template",
     "lint_template",
     "render_source",
+    "spaced_name",
 ]

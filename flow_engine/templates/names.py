@@ -87,6 +87,20 @@ def compared_in(node: nodes.Compare) -> Iterator[Compared]:
         left = right
 
 
+_SEVERAL_WORDS = re.compile(r"(\$?(?:vars|values))\.([\w-]{1,80}(?: [\w-]{1,80}){1,8})")
+
+
+def spaced_name(source: str, known: Callable[[str], object]) -> str:
+    """How a variable's name of several words is written that stands in a text as if it were one word; empty
+    without any. `known` gives something for the names that there are."""
+    for match in _SEVERAL_WORDS.finditer(source):
+        words = match[2].split(" ")
+        for end in range(len(words), 1, -1):
+            if known(name := " ".join(words[:end])):
+                return f'; write {match[1]}["{name}"]'
+    return ""
+
+
 def reference_to(key: Expression, absent: Absent) -> Expression:
     """Where the model finds the variable in the memory part of the prompt."""
 

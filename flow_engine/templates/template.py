@@ -13,7 +13,14 @@ from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.templates import parsing
 from flow_engine.templates.expressions import Expressions
 from flow_engine.templates.frame import Allowance, Frame, OutOfBudget, TemplateScope
-from flow_engine.templates.names import Compared, Expression, VariableUse, label_of, suspicions_in_prose
+from flow_engine.templates.names import (
+    Compared,
+    Expression,
+    VariableUse,
+    label_of,
+    spaced_name,
+    suspicions_in_prose,
+)
 from flow_engine.templates.values import Absent, elements, text, truth
 
 _TAGS = ("{{", "{%", "{#")
@@ -323,7 +330,12 @@ def lint_template(
         shown = ", ".join(map(repr, sorted(known)[:_NAMES_IN_A_MESSAGE])) or "none"
         listed = f"there are {shown}" + (f" and {more} more" if more > 0 else "")
     problems = [
-        *template.problems,
+        *(
+            parsing.Problem(each.line, each.code, each.message + spaced_name(source, known.__contains__))
+            if each.code == parsing.SYNTAX
+            else each
+            for each in template.problems
+        ),
         *template.suspicions,
         *(
             parsing.Problem(

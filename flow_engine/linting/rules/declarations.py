@@ -23,9 +23,12 @@ _COMPUTED_KEY = re.compile(r"\$(?:vars|values)\s*\[\s*[^'\"\s]")
 
 def enums(inspection: Inspection) -> Findings:
     for number, variable in enumerate(inspection.version.variables):
-        if variable.type != "enum":
-            continue
         place = pointer("variables", number, "enumValues")
+        if variable.type != "enum":
+            if variable.enum_values:
+                told = f"{quoted(variable.name)} is of type {variable.type!r} and takes other values too"
+                yield LintFinding(place, "value_ignored", f"{told}: only an 'enum' has a list of them")
+            continue
         if not usable_values(variable):
             yield LintFinding(
                 place,

@@ -901,6 +901,29 @@ def _(raw: JsonObject) -> None:
 
 @case(
     "value_ignored",
+    "/variables/2/enumValues",
+    good=lambda raw: raw["variables"][2].update(enumValues=[]),
+)
+def _(raw: JsonObject) -> None:
+    raw["variables"][2]["enumValues"] = ["2026-01-01"]
+
+
+@case(
+    "comparison_never_true",
+    "/tasks/1/entryCondition/when",
+    good=lambda raw: _called_back(raw, "+393471234567"),
+)
+def _(raw: JsonObject) -> None:
+    _called_back(raw, "347 123 4567")
+
+
+def _called_back(raw: JsonObject, number: str) -> None:
+    raw["variables"].append({"_id": "phone", "name": "phone", "type": "phone", "prompt": "The phone"})
+    _guarded(raw, f"vars.phone == '{number}' or has(vars.day)")
+
+
+@case(
+    "value_ignored",
     "/tasks/0/excludedGlobalTasks/0",
     "/tasks/1/excludedGlobalTasks/0",
     good=lambda raw: (

@@ -221,6 +221,17 @@ REASONS: Mapping[str, Sequence[str]] = {
     "condition_always_true": [
         "whatever the values are, 'has(vars.service)' before 'booking' is true",
     ],
+    "comparison_never_true": [
+        (
+            "no values make \"vars.size == 'XL'\" true, which \"vars.size in ['S', 'XL']\" before 'booking' "
+            "asks; it has 'M', 'S'"
+        ),
+        "line 1: no values make \"$values.size == 'XL'\" true; it has 'M', 'S'",
+        "line 1: no values make \"$values.vip == 'true'\" true",
+    ],
+    "parameter_repeated": [
+        "'service' stands at /tasks/1/transitionParameters/0 already",
+    ],
 }
 
 
@@ -233,6 +244,25 @@ def test_a_warning_says_what_is_wrong_by_the_names_of_the_version(code: str, tol
             case.bad(raw)
             found += reasons(raw, code)
     assert set(told) <= set(found)  # F9: there may be more cases of it
+
+
+@pytest.mark.parametrize(
+    ("when", "prompt", "code", "written"),
+    [
+        ("vars.pick-up day > 3", "", "condition_syntax", '; write vars["pick-up day"]'),
+        ("has(vars.day of it)", "", "condition_syntax", ""),
+        ("", "{{ $values.pick-up day }}", "template_syntax", '; write $values["pick-up day"]'),
+    ],
+)
+def test_a_name_of_several_words_is_told_with_its_brackets(
+    when: str, prompt: str, code: str, written: str
+) -> None:
+    raw = sound_version()
+    raw["variables"][2]["name"] = "pick-up day"
+    raw["tasks"][1] |= {"prompt": prompt, "entryCondition": {"when": when or "has(vars.day)"}}
+    (reason,) = reasons(raw, code)
+    assert reason.endswith(written)  # F9
+    assert ("; write " in reason) == bool(written)
 
 
 @pytest.mark.parametrize("code", REASONS)
