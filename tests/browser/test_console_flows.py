@@ -65,6 +65,7 @@ def condition_added(console: Console) -> None:
     panel = page.get_by_role("region", name="welcome")
     panel.get_by_role("textbox", name="Condition").fill("vars.age >= 18")
     panel.get_by_role("textbox", name="Reason").fill("only for adults")
+    panel.get_by_label("Once it can be taken").select_option("the model is told to go on")
     console.picture("task")
     console.is_accessible()
     panel.get_by_role("button", name="Close").click()
@@ -106,7 +107,7 @@ def published(console: Console) -> None:
     saved = call(console.base, "GET", f"/v1/flows/{flow['id']}/versions/{tag['versionId']}")
     assert saved["draft"] is False
     assert saved["tasks"][0]["connectionConditions"] == {
-        "goodbye": {"when": "vars.age >= 18", "reason": "only for adults"}
+        "goodbye": {"when": "vars.age >= 18", "reason": "only for adults", "advance": "suggest"}
     }
     assert page.url.endswith(tag["versionId"])
 

@@ -247,7 +247,7 @@ function ConnectionForm({
   const condition = task.connectionConditions?.[to];
   const target = taskById(document, to);
   const name = target === undefined ? to : nameOf(target);
-  const put = (part: { when?: string; reason?: string }): void => {
+  const put = (part: { when?: string; reason?: string; advance?: string }): void => {
     const next = Object.fromEntries(
       Object.entries({ ...condition, ...part }).filter(([, value]) => value !== ""),
     );
@@ -282,6 +282,20 @@ function ConnectionForm({
             value={condition?.reason ?? ""}
             onChange={(event) => put({ reason: event.target.value })}
           />
+        )}
+      </Field>
+      <Field label={say("advance")}>
+        {(field) => (
+          <select
+            {...field}
+            disabled={readOnly}
+            value={condition?.advance ?? ""}
+            onChange={(event) => put({ advance: event.target.value })}
+          >
+            <option value="">{say("advanceAsked")}</option>
+            <option value="suggest">{say("advanceSuggest")}</option>
+            <option value="auto">{say("advanceAuto")}</option>
+          </select>
         )}
       </Field>
       <Button
