@@ -194,9 +194,12 @@ class Player:
         offered = {tool.tool_name: tool for tool in chosen if runner.holds(tool.when)}
         if body.name not in offered:
             raise LookElsewhere("tool_unknown", f"the task offers {', '.join(offered) or 'no tool'}")
-        values = mapped_values(offered[body.name].result_mapping, cast("JsonValue", body.result))
+        mapping = offered[body.name].result_mapping
+        values = mapped_values(mapping, cast("JsonValue", body.result))
         if not values:
-            raise LookElsewhere("result_not_mapped", "the tool's resultMapping finds nothing in this result")
+            paths = ", ".join(f"{name}: {path}" for name, path in mapping.items())
+            told = f"finds nothing in this result: {paths}" if paths else "is empty: a step `memory` writes"
+            raise LookElsewhere("result_not_mapped", f"the tool's resultMapping {told}")
         types = {variable.id: variable.type for variable in flow.variables}
         writes = [
             memory.MemoryWrite(

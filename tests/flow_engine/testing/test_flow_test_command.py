@@ -239,3 +239,26 @@ def test_the_page_has_every_key_and_option() -> None:
     first_cells = " ".join(re.findall(r"^\| (.*?) \|", PAGE, re.MULTILINE))
     for key in keys | steps | options:
         assert re.search(rf"`{key}\b", first_cells), key
+
+
+@pytest.mark.parametrize(
+    ("mapping", "told"),
+    [
+        ({"var_custom": "$.appointment"}, "finds nothing in this result: var_custom: $.appointment"),
+        ({}, "is empty: a step `memory` writes"),
+    ],
+)
+def test_a_result_in_which_nothing_is_found_is_told_with_the_paths(
+    tmp_path: Path, mapping: dict[str, str], told: str
+) -> None:  # resultMapping
+    document = clinic()
+    tool = {"toolName": "find", "toolParameters": [], "resultMapping": mapping}
+    document["mcpServers"].append(
+        {"name": "agenda", "url": "https://x.example.com", "includedTools": [{"toolName": "find"}]}
+    )
+    first = next(task for task in document["tasks"] if task["_id"] == document["firstTask"])
+    first["mcpToolSelection"] = [{"mcpServerName": "agenda", "selectedTools": [tool]}]
+    (tmp_path / "flow.json").write_text(json.dumps(document))
+    step = "- {name: a, steps: [{tool: {name: find, result: {id: 7}}}]}\n"
+    _, out, _ = run(story(tmp_path, step, flow="flow.json"))
+    assert f"result_not_mapped: the tool's resultMapping {told}" in out
