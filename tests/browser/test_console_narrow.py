@@ -108,6 +108,24 @@ def test_a_person_decides_in_a_talk_on_what_the_ai_wants_to_say(tmp_path: Path) 
         console.was_clean()
 
 
+def test_a_talk_begins_on_the_channel_that_is_chosen_of_the_documents_own(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        console.open(a_graph_that_is_arranged(console.base))
+        talk = page.get_by_role("region", name="Talk")
+        channel = talk.get_by_label("Channel")
+        expect(channel.locator("option")).to_have_text(["chat", "mail"])
+        channel.select_option("mail")
+        talk.get_by_role("textbox", name="Message").fill("Hello")
+        talk.get_by_role("button", name="Send").click()
+        talk.get_by_text("Flow tests").click()
+        talk.get_by_role("button", name="Save the talk as a test").click()
+        expect(talk.get_by_label("Tests (YAML)")).not_to_have_value("")
+        assert "channel: mail\n" in talk.get_by_label("Tests (YAML)").input_value()
+        expect(channel).to_have_count(0)
+        console.was_clean()
+
+
 def test_a_graph_is_shown_whole_once_it_is_arranged_unless_somebody_looks_around(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         page = console.page

@@ -1,13 +1,13 @@
 import { type FormEvent, type ReactNode, useEffect, useId, useRef, useState } from "react";
 import type { VersionDocument } from "../flows/document";
 import { useText } from "../i18n";
-import { Badge, Button } from "../shell/kit";
+import { Badge, Button, Field } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState } from "../shell/states";
 import { FlowTests } from "./FlowTests";
 import { HumanPart } from "./HumanPart";
 import { Inside } from "./Inside";
-import { CHANNELS, type Channel, type Line, type Try, type Turn, useTry } from "./tries";
+import { type Caller, type Channel, type Line, type Try, type Turn, useTry } from "./tries";
 import "./talk.css";
 
 export interface TalkProps {
@@ -26,11 +26,12 @@ export function Talk({ flowId, versionId, document, dirty, errors, active, cover
   const say = useText("talk");
   const heading = useId();
   const { may } = useSession();
+  const [caller, setCaller] = useState<Caller>({});
   const { talking, going, forget } = useTry(flowId, document, (now) => active(now?.task.taskId ?? null));
   const { now, lines } = talking;
   if (!may("designer")) return null;
   const send = (turn: Turn, sent?: () => void): void =>
-    going.mutate({ turn }, sent === undefined ? {} : { onSuccess: sent });
+    going.mutate({ turn, caller }, sent === undefined ? {} : { onSuccess: sent });
   return (
     <section className="panel talk" aria-labelledby={heading}>
       <header className="panel-head">
@@ -51,6 +52,7 @@ export function Talk({ flowId, versionId, document, dirty, errors, active, cover
       {now !== null && now.status === "active" ? (
         <HumanPart now={now} send={send} busy={going.isPending} />
       ) : null}
+      {now === null ? <CallerChoice document={document} caller={caller} change={setCaller} /> : null}
       {now === null || now.status === "active" ? (
         <MessageForm
           busy={going.isPending}
@@ -58,7 +60,12 @@ export function Talk({ flowId, versionId, document, dirty, errors, active, cover
           send={(text, sent) => send({ text }, sent)}
         />
       ) : (
-        <ComeBack now={now} send={send} busy={going.isPending} />
+        <ComeBack
+          now={now}
+          channels={talking.of?.channels ?? [now.channel]}
+          send={send}
+          busy={going.isPending}
+        />
       )}
       {now === null ? null : <Inside now={now} send={send} busy={going.isPending} />}
       <FlowTests flowId={flowId} versionId={versionId} dirty={dirty} now={now} covered={covered} />
@@ -199,12 +206,58 @@ function MessageForm({ busy, blocked, send }: MessageFormProps): ReactNode {
   );
 }
 
+interface CallerChoiceProps {
+  readonly document: VersionDocument;
+  readonly caller: Caller;
+  readonly change: (caller: Caller) => void;
+}
+
+/** By what, and in which language, the user comes: of those that the document has. */
+function CallerChoice({ document, caller, change }: CallerChoiceProps): ReactNode {
+  const say = useText("talk");
+  const { channels = [], supportedLanguages: languages = [], defaultLanguage } = document;
+  return (
+    <div className="talk-caller">
+      <Field label={say("channel")}>
+        {(field) => (
+          <select
+            {...field}
+            value={caller.channel ?? channels[0]}
+            onChange={(event) =>
+              change({ ...caller, channel: channels.find((each) => each === event.target.value) })
+            }
+          >
+            {channels.map((each) => (
+              <option key={each}>{each}</option>
+            ))}
+          </select>
+        )}
+      </Field>
+      <Field label={say("language")}>
+        {(field) => (
+          <select
+            {...field}
+            value={caller.language ?? defaultLanguage}
+            onChange={(event) => change({ ...caller, language: event.target.value })}
+          >
+            {languages.map((each) => (
+              <option key={each}>{each}</option>
+            ))}
+          </select>
+        )}
+      </Field>
+    </div>
+  );
+}
+
 function ComeBack({
   now,
+  channels,
   send,
   busy,
 }: {
   readonly now: Try;
+  readonly channels: readonly Channel[];
   readonly send: (turn: Turn) => void;
   readonly busy: boolean;
 }): ReactNode {
@@ -215,9 +268,9 @@ function ComeBack({
       <select
         aria-label={say("channel")}
         value={channel}
-        onChange={(event) => setChannel(CHANNELS.find((each) => each === event.target.value) ?? now.channel)}
+        onChange={(event) => setChannel(channels.find((each) => each === event.target.value) ?? now.channel)}
       >
-        {CHANNELS.map((each) => (
+        {channels.map((each) => (
           <option key={each}>{each}</option>
         ))}
       </select>

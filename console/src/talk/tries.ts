@@ -7,7 +7,6 @@ import { sendable, type VersionDocument } from "../flows/document";
 export type Try = Schemas["TryReply"];
 export type Turn = Schemas["Turn"];
 export type Channel = Try["channel"];
-export const CHANNELS: readonly Channel[] = ["phone", "whatsapp", "sms", "mail", "chat"];
 
 /** What is shown of a turn, in the order in which it came. */
 export interface Line {
@@ -31,10 +30,22 @@ function followed(before: Talking, next: Try, document: VersionDocument): Talkin
   return { now: next, lines: [...before.lines, ...more], of: document };
 }
 
+/** By what and in which language the user comes; what is left out is the document's first. */
+export interface Caller {
+  readonly channel?: Channel;
+  readonly language?: string;
+}
+
 /** What is sent of the document that is tried: as it would run. */
-function begun(flowId: string, document: VersionDocument, channel: Channel | undefined): Promise<Try> {
+function begun(flowId: string, document: VersionDocument, caller: Caller): Promise<Try> {
   const params = { path: { flow_id: flowId } };
-  const body = { document: sendable(document, false), ...(channel === undefined ? {} : { channel }) };
+  const { channel, language } = caller;
+  // The document may have changed since they were chosen.
+  const known = {
+    ...(channel !== undefined && document.channels?.includes(channel) ? { channel } : {}),
+    ...(language !== undefined && document.supportedLanguages?.includes(language) ? { language } : {}),
+  };
+  const body = { document: sendable(document, false), ...known };
   return reply(client.POST("/v1/flows/{flow_id}/try", { params, body }));
 }
 
@@ -42,7 +53,7 @@ export function useTry(flowId: string, document: VersionDocument, told: (now: Tr
   const [talking, setTalking] = useState(SILENT);
   const nth = useRef(0);
   const going = useMutation({
-    mutationFn: async ({ turn, channel }: { turn?: Turn; channel?: Channel }) => {
+    mutationFn: async ({ turn, caller }: { turn: Turn; caller: Caller }) => {
       const mine = nth.current;
       // What comes of a talk that was started over meanwhile is no longer shown.
       const show = (next: Talking): void => {
@@ -51,9 +62,9 @@ export function useTry(flowId: string, document: VersionDocument, told: (now: Tr
         told(next.now);
       };
       let known = talking;
-      if (known.now === null) known = followed(SILENT, await begun(flowId, document, channel), document);
+      if (known.now === null) known = followed(SILENT, await begun(flowId, document, caller), document);
       show(known);
-      if (turn !== undefined && known.now !== null) {
+      if (known.now !== null) {
         const path = { flow_id: flowId, try_id: known.now.tryId };
         const next = await reply(
           client.POST("/v1/flows/{flow_id}/try/{try_id}", { params: { path }, body: turn }),

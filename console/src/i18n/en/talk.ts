@@ -15,6 +15,7 @@ export const talk = {
   message: "Message",
   send: "Send",
   channel: "Channel",
+  language: "Language",
   comeBack: "Come back",
   refused: "“{task}” was refused",
   advanced: "Went on by itself to “{task}”",

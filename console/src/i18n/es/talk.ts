@@ -18,6 +18,7 @@ export const talk: Translation<typeof english> = {
   message: "Mensaje",
   send: "Enviar",
   channel: "Canal",
+  language: "Idioma",
   comeBack: "Volver",
   refused: "«{task}» fue rechazada",
   advanced: "Pasó sola a «{task}»",

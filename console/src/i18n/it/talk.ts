@@ -19,6 +19,7 @@ export const talk: Translation<typeof english> = {
   message: "Messaggio",
   send: "Invia",
   channel: "Canale",
+  language: "Lingua",
   comeBack: "Ritorna",
   refused: "«{task}» è stato rifiutato",
   advanced: "È passata da sé a «{task}»",
