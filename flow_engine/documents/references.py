@@ -131,7 +131,9 @@ def references_of(raw: object) -> References | None:
                     name.text
                     for tool, at in _objects(server, "includedTools", place)
                     if (name := _text(tool, "toolName", at))
-                ),
+                )
+                # One that is only named is a mistake of its own.
+                | {each.text for each in _texts(server, "includedTools", place)},
             )
             for server, place in _objects(document, "mcpServers", "")
         )

@@ -103,9 +103,8 @@ class Expressions:
             hint = f"{node.name!r} is unknown; write ${node.name}"
         else:
             hint = f"{node.name!r} is unknown; templates know {', '.join(ROOT_NAMES)}"
-        self._suspect(
-            node, parsing.JAVASCRIPT if node.name in _JAVASCRIPT_WORDS else parsing.UNKNOWN_NAME, hint
-        )
+        code = parsing.JAVASCRIPT if node.name in _JAVASCRIPT_WORDS else parsing.UNKNOWN_NAME
+        self.suspicions.append(parsing.Problem(node.lineno, code, hint, node.name))
         return _always(values.unknown(label_of(node)))
 
     def path(self, dotted: str, line: int) -> Expression:
@@ -118,7 +117,7 @@ class Expressions:
         self.uses += [VariableUse(line, use.key, use.label) for use in known.uses]
         self.problems += [parsing.Problem(line, problem.code, problem.message) for problem in known.problems]
         self.suspicions += [
-            parsing.Problem(line, problem.code, problem.message) for problem in known.suspicions
+            parsing.Problem(line, each.code, each.message, each.name) for each in known.suspicions
         ]
         return expression
 

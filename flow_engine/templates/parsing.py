@@ -31,11 +31,12 @@ ERROR_CODES = frozenset({FORBIDDEN, TOO_LARGE, TOO_DEEP, UNCLOSED})
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a template. `line` counts from 1."""
+    """One thing wrong with a template. `line` counts from 1; `name` is one that is unknown."""
 
     line: int
     code: str
     message: str
+    name: str = ""
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.message}"

@@ -336,7 +336,12 @@ def lint_template(
             else each
             for each in template.problems
         ),
-        *template.suspicions,
+        *(
+            parsing.Problem(each.line, each.code, f"{each.name!r} is unknown; write $vars.{each.name}")
+            if each.code == parsing.UNKNOWN_NAME and each.name in known
+            else each
+            for each in template.suspicions
+        ),
         *(
             parsing.Problem(
                 use.line,

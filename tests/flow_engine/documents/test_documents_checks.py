@@ -51,6 +51,14 @@ class TestReferences:
         raw["tasks"][1]["transitionParameters"] = [{"variableId": "a string", "required": False}]
         assert refused(raw) == [("/tasks/1/transitionParameters/0/variableId", "unknown_variable")]
 
+    def test_a_tool_that_is_only_named_is_not_told_again_wherever_it_is_selected(self) -> None:  # F2
+        raw = full_version()
+        raw["mcpServers"][0]["includedTools"] = ["book"]
+        with pytest.raises(CorrectTheInput) as refusal:
+            parse_version(raw, environment=ENVIRONMENT)
+        found = [(each.pointer, each.code) for each in refusal.value.findings]
+        assert found == [("/mcpServers/0/includedTools/0", "wrong_type")]
+
     def test_parameters_taken_from_a_variable_name_one(self) -> None:  # F9
         raw = full_version()
         tool = raw["tasks"][0]["mcpToolSelection"][0]["selectedTools"][0]

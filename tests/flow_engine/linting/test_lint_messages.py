@@ -246,6 +246,19 @@ def test_a_warning_says_what_is_wrong_by_the_names_of_the_version(code: str, tol
     assert set(told) <= set(found)  # F9: there may be more cases of it
 
 
+def test_the_name_of_a_variable_without_its_root_is_told_with_it() -> None:
+    raw = sound_version()
+    raw["tasks"][1]["prompt"] = (
+        "Book {{ day }} for {{ $vars.service }}, {% if size == 'S' %}small{% endif %} {{ x }}."
+    )
+    told = reasons(raw, "template_unknown_name")
+    assert told[:2] == [
+        "line 1: 'day' is unknown; write $vars.day",
+        "line 1: 'size' is unknown; write $vars.size",
+    ]  # F9
+    assert told[2].startswith("line 1: 'x' is unknown; templates know $channel")
+
+
 @pytest.mark.parametrize(
     ("when", "prompt", "code", "written"),
     [
