@@ -158,7 +158,8 @@ def _print_findings(reports: list[FileReport]) -> None:
         if "unreadable" in report:
             notes.print(Text(f"{file}: {report['unreadable']}"))
         if report["draft"]:
-            notes.print(Text(f"{file}: a draft, which never runs: only its schema is checked"))
+            whole = "set 'draft' to false to have all of it checked"
+            notes.print(Text(f"{file}: a draft, which never runs: only its schema is checked; {whole}"))
         for row in (*report["errors"], *report["warnings"]):
             colour = _COLOURS[CODES[row["code"]].severity]
             lines.print(

@@ -173,6 +173,7 @@ def test_a_draft_is_only_checked_against_the_schema() -> None:  # F8
     code, out, err = validate("-", stdin='{"draft": true}')
     assert (code, out) == (0, "")
     assert "<stdin>: a draft, which never runs" in err
+    assert "set 'draft' to false to have all of it checked" in err
 
 
 @pytest.mark.parametrize("text", ["", "{", "\udcff"])
