@@ -359,6 +359,12 @@ class TestDialogflow:
 
 
 class TestRasa:
+    def test_a_mapping_of_an_odd_kind_is_not_one_of_tools(self) -> None:
+        flow = {"description": "x", "steps": [{"action": "utter_x"}]}
+        slots = {"s": {"type": "text", "mappings": [{"type": []}]}}
+        found = Imported(IMPORTERS["rasa"]({"flows": {"f": flow}, "slots": slots}))
+        assert found.variables["s"]["type"] == "string"
+
     def test_what_only_part_of_a_step_says_is_carried(self) -> None:
         refused = [{"if": "slots.day == 'sunday'", "utter": "utter_closed"}]
         steps = [
