@@ -180,6 +180,7 @@ class TestProblems:
         async with open_scene() as scene:
             reply = await scene.http.request("DELETE", "/v1/flows")
             assert {"GET", "POST"} <= set(reply.headers["Allow"].split(", "))  # F36
+            assert reply.json()["detail"] == f"accepted here: {reply.headers['Allow']}"
 
     @pytest.mark.parametrize("path", AGENT_POSTS)
     async def test_a_body_without_end_is_413(self, path: str) -> None:
