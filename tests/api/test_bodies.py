@@ -28,6 +28,10 @@ from api.bodies import (
     parse_body,
     utterance_of,
 )
+from api.playing_tools import TryTurnArguments
+from api.replays import ReplayBody
+from api.simulations import SimulateBody
+from api.tries import BeginTry, RenderBody, Turn
 from flow_engine.errors import CorrectTheInput
 from flow_engine.use_cases.dialogue import Utterance
 from tests.flow_engine.documents.samples import JsonObject
@@ -150,6 +154,13 @@ class TestRequiredAndUnknownProperties:
             (PutTag, {"versionId": "v", "split": [], "guard": GUARD}, ["/split", "/updatedBy"]),
             (PutTag, {"versionId": "", "split": []}, ["/versionId", "/split", "/updatedBy"]),
             (HandleUtterance, {**UTTERANCE, "messageId": "", "body": {}}, ["/messageId", "/body"]),
+            (Turn, {"text": 1, "wait": 3}, ["/text", ""]),
+            (Turn, {"wait": 3, "language": 1}, ["/language", ""]),
+            (BeginTry, {"document": {}, "versionId": "v", "channel": "fax"}, ["/channel", ""]),
+            (RenderBody, {"document": {}, "versionId": "v", "task": 1}, ["/conversationId", "/task", ""]),
+            (ReplayBody, {"conversations": ["c"], "from": "prod", "last": 0}, ["/last", ""]),
+            (SimulateBody, {"runs": "2", "document": {}, "versionId": "v"}, ["/runs", "", ""]),
+            (TryTurnArguments, {"tryId": "t", "channel": "fax"}, ["/flowId", "/channel", "", ""]),
         ],
     )
     def test_what_fields_make_together_is_told_beside_what_each_of_them_is(
