@@ -132,6 +132,7 @@ def test_of_a_number_that_is_not_read_no_part_is_taken(language: str, said: str)
         ("en-US", "at most six"),
         ("en-US", "six plus two kids"),
         ("en-US", "just me"),
+        ("en-US", "hundreds"),
         ("es-ES", "dos o tres"),
         ("es-ES", "solo yo"),
     ],
@@ -360,6 +361,7 @@ def test_a_time_belongs_to_the_day_beside_it(language: str, said: str, moment: s
         ("en-US", "a Monday next month"),
         ("en-US", "next month, on Monday"),
         ("en-US", "Monday in April"),
+        ("en-US", "Tuesday the week after next"),
         ("es-ES", "el lunes del mes que viene"),
     ],
 )
