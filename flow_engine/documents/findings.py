@@ -78,6 +78,7 @@ EXPECTED_TYPES: Mapping[str, str] = {
 """What should have stood at the place of an error, by pydantic's name of the error."""
 
 
+_OF_A_RULE = "Value error, "
 _PYDANTICS_SUBJECT = re.compile(r"[A-Z]\w+ should ")
 """How its messages begin, naming what is wrong by a type of Python or as "Input"."""
 
@@ -120,11 +121,16 @@ def _told(details: ErrorDetails) -> str:
             return f"must be {details.get('ctx', {})['expected']}"
         case "extra_forbidden":
             return "is no property here"
-        case "value_error":
-            return details["msg"].removeprefix("Value error, ")
         case _:
-            message = details["msg"].replace(" after validation", "")
-            return _PYDANTICS_SUBJECT.sub("must ", message, count=1)
+            return reworded(details["msg"])
+
+
+def reworded(message: str) -> str:
+    """A message of pydantic's as one of ours: what has to stand there, or the rule's own words."""
+    if message.startswith(_OF_A_RULE):
+        return message.removeprefix(_OF_A_RULE)
+    message = message.replace(" after validation", "").partition(", unable to ")[0]
+    return _PYDANTICS_SUBJECT.sub("must ", message, count=1)
 
 
 def breaches_of(error: ValidationError) -> list[str]:

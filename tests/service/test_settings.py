@@ -158,7 +158,7 @@ class TestReading:
     @pytest.mark.parametrize(
         ("name", "text", "told"),
         [
-            ("samples", "maybe", "must be a valid boolean, unable to interpret input"),
+            ("samples", "maybe", "must be a valid boolean"),
             ("redis_durability", "some", "must be 'none', 'aof' or 'always'"),
             ("memory_format", "xml", "must be 'markdown' or 'toon'"),
             ("traces", "yes", "must be 'otlp' or 'console'"),
