@@ -210,6 +210,8 @@ async def _http_problem(request: Request, error: Exception) -> Response:
         partly = [route for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
         headers = {"Allow": ", ".join(sorted({m for route in partly for m in route.methods or ()}))}
         detail = f"accepted here: {headers['Allow']}"
+    elif request.url.path.endswith("/"):
+        detail = f"no route ends with '/'; {detail}"
     return problem_response(error.status_code, str(error.detail), code, detail, headers=headers)
 
 

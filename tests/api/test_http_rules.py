@@ -160,6 +160,11 @@ class TestProblems:
         async with open_scene() as scene:
             check_problem(await scene.http.get(path), 404, "path_unknown")  # F36
 
+    async def test_a_path_with_a_slash_too_much_is_told_so(self) -> None:
+        async with open_scene() as scene:
+            problem = check_problem(await scene.http.get("/v1/flows/"), 404, "path_unknown")  # F36
+            assert problem["detail"] == "no route ends with '/'; see /openapi.json for what there is"
+
     @pytest.mark.parametrize(
         ("method", "path"),
         [
