@@ -81,7 +81,7 @@ class Slot(foreign.Foreign):
         """Whether actions alone fill it, by all of its mappings: `custom` is what `controlled` was called."""
         mappings = self.mappings if isinstance(self.mappings, list) else []
         kinds = [each.get("type") if isinstance(each, dict) else None for each in mappings]
-        return bool(kinds) and all(kind in {"controlled", "custom"} for kind in kinds)
+        return bool(kinds) and all(kind in ("controlled", "custom") for kind in kinds)
 
 
 class Response(foreign.Foreign):
