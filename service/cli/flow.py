@@ -104,11 +104,10 @@ def _checked(name: str, submissions: Submissions) -> FileReport:
         text = _bytes_of(name)
     except OSError as error:
         return {**report, "unreadable": error.strerror or "cannot be read"}
-    undecodable = ""
     try:
         file = unwrapped(orjson.loads(text), text)
-    except orjson.JSONDecodeError as error:  # of JSON that is too deep as well
-        file, undecodable = VersionFile(None, UNNAMED_FLOW, "", ()), f"not JSON: {error}"
+    except orjson.JSONDecodeError:  # the check says why; of JSON that is too deep as well
+        file = VersionFile(None, UNNAMED_FLOW, "", ())
     report["draft"] = isinstance(file.version, Mapping) and file.version.get("draft") is True
     try:
         submission = submissions.check(
@@ -120,7 +119,7 @@ def _checked(name: str, submissions: Submissions) -> FileReport:
         )
     except CorrectTheInput as refusal:
         if refusal.code == "json_invalid":
-            return {**report, "unreadable": undecodable}
+            return {**report, "unreadable": refusal.detail.removeprefix("the text is ")}
         return {**report, "errors": _rows(refusal.findings, file.place)}
     return {**report, "valid": True, "warnings": _rows(submission.warnings, file.place)}
 
