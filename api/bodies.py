@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -332,6 +333,8 @@ def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
         findings = [_finding(problem, shape) for problem in problems]
         if any(finding.code == "json_invalid" for finding in findings):
             message = findings[0].message
+            if body.startswith(BOM_UTF8):
+                message = "accepted is JSON without a byte order mark before it"
             raise CorrectTheInput("json_invalid", message, [Finding("", "json_invalid", message)]) from None
         raise CorrectTheInput(
             "body_invalid",

@@ -76,11 +76,12 @@ class TestWhatIsNoObject:
             (b"{", "Invalid JSON: EOF while parsing an object at line 1 column 1"),
             (b"\xff", "Invalid JSON: expected value at line 1 column 1"),
             (b"{'a': 1}", "Invalid JSON: key must be a string at line 1 column 2"),
+            (b"\xef\xbb\xbf{}", "accepted is JSON without a byte order mark before it"),
             (b'{"a": 1} {', "Invalid JSON: trailing characters at line 1 column 10"),
             (b'{"a": NaN}', None),
             (b"[" * 100_000, None),
         ],
-        ids=["nothing", "cut", "bytes", "quotes", "two", "nan", "deep"],
+        ids=["nothing", "cut", "bytes", "quotes", "marked", "two", "nan", "deep"],
     )
     def test_what_is_no_json_is_one_finding_about_the_whole(self, body: bytes, message: str | None) -> None:
         error = refusal(ChangeTask, body)
