@@ -143,8 +143,7 @@ class TestKeys:
             ),
             (
                 b'{"keys": [{"tenant": "", "scopes": []}]}',
-                "/keys/0/tenant must have at least 1 character; "
-                "/keys/0 give either 'key' or 'sha256'",
+                "/keys/0/tenant must have at least 1 character; /keys/0 give either 'key' or 'sha256'",
             ),
             (
                 b'{"keys": [{"key": "short", "tenant": "t", "scopes": []}]}',
