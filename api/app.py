@@ -204,14 +204,15 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     code = {404: "path_unknown", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    headers = error.headers
+    headers, detail = error.headers, "see /openapi.json for what there is"
     if error.status_code == 405:  # the router itself names the methods of the path's first route only
         routes = [route for route in request.app.router.routes if isinstance(route, Route)]
         partly = [route for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
         headers = {"Allow": ", ".join(sorted({m for route in partly for m in route.methods or ()}))}
-    return problem_response(
-        error.status_code, str(error.detail), code, "see /openapi.json for what there is", headers=headers
-    )
+        detail = f"accepted here: {headers['Allow']}"
+    elif request.url.path.endswith("/"):
+        detail = f"no route ends with '/'; {detail}"
+    return problem_response(error.status_code, str(error.detail), code, detail, headers=headers)
 
 
 def _logged_bug(scope: Scope, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -14,7 +15,7 @@ import pydantic
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from flow_engine.documents.findings import Problem, nearest, problems_of
+from flow_engine.documents.findings import Problem, json_type, nearest, problems_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.exact_numbers import read_exactly
 from flow_engine.ports.flow_store import GuardMetric
@@ -51,7 +52,7 @@ def _text_or_sound(
 ) -> str | Mapping[str, object]:
     """One finding, at the property itself, where a union would have one for each of its types."""
     if not isinstance(value, (str, dict)):
-        raise PydanticCustomError("text_or_object_type", "Input should be a valid string or an object")
+        raise PydanticCustomError("text_or_object_type", "must be a string or an object")
     fault = body_fault(info.data.get("type"), cast("object", value))
     if fault is not None:
         raise ValueError(fault)
@@ -332,6 +333,8 @@ def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
         findings = [_finding(problem, shape) for problem in problems]
         if any(finding.code == "json_invalid" for finding in findings):
             message = findings[0].message
+            if body.startswith(BOM_UTF8):
+                message = "accepted is JSON without a byte order mark before it"
             raise CorrectTheInput("json_invalid", message, [Finding("", "json_invalid", message)]) from None
         raise CorrectTheInput(
             "body_invalid",
@@ -361,7 +364,8 @@ def _finding(problem: Problem, shape: pydantic.TypeAdapter[Any]) -> Finding:
     if problem.kind == _OF_SEVERAL:
         return Finding(pointer(*problem.place[:-1]), "value_error", problem.message)
     if problem.kind.startswith("datetime_"):
-        message = f"{problem.message}; accepted is a date and time such as '2026-01-15T09:31:00Z'"
+        cause = problem.context.get("error", f"not {json_type(problem.given)}")
+        message = f"must be a date and time such as '2026-01-15T09:31:00Z': {cause}"
         return Finding(pointer(*problem.place), problem.kind, message)
     if problem.kind != "extra_forbidden":
         return Finding(pointer(*problem.place), problem.kind, problem.message)

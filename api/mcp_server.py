@@ -28,8 +28,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from api.auth import ANYONE, Principal, require
-from api.endpoints import Call, json_response
+from api.auth import ANYONE, Principal, header, require
+from api.endpoints import JSON, Call, json_response
 from api.gateway import Metrics
 from api.mcp_tools import Tool, ToolCall
 from api.problems import bugs_answered, error_response, internal_error
@@ -38,14 +38,7 @@ from flow_engine.exact_numbers import read_exactly
 from flow_engine.json_values import as_object
 
 _PRINCIPAL, _SENT = "flow_engine.principal", "flow_engine.sent"
-_NO_BATCHES = {
-    "jsonrpc": "2.0",
-    "id": None,
-    "error": {
-        "code": mcp_types.INVALID_REQUEST,
-        "message": "accepted is one JSON-RPC message, not a list of them",
-    },
-}
+_ONE_MESSAGE = "accepted is one JSON-RPC 2.0 message: a request, a notification or a response"
 _REQUEST_ID = TypeAdapter[int | str](mcp_types.RequestId)
 _INSTRUCTIONS = (
     "change_task, get_memory and set_memory hold one conversation by a flow of tasks. Each call names "
@@ -78,7 +71,9 @@ class McpServer:
     async def handle(self, call: Call) -> Response:
         """One JSON-RPC message in, one out. The manager keeps nothing, so each message has its own."""
         if call.body.lstrip()[:1] == b"[":  # the SDK would read a long list item by item before it refuses it
-            return json_response(_NO_BATCHES, 400)
+            return _refused("accepted is one JSON-RPC message, not a list of them")
+        if not header(call.scope["headers"], b"content-type", "").lower().startswith(JSON):
+            return _refused(f"accepted is the Content-Type {JSON}")
         manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
         scope = {**call.scope, _PRINCIPAL: call.principal, _SENT: call.body}
         reply, unread = _Reply(), [call.body]
@@ -91,7 +86,8 @@ class McpServer:
 
         async with manager.run():
             await manager.handle_request(scope, receive, reply.send)
-        return reply.response()
+        response = reply.response()
+        return _in_our_words(call.body) or response if response.status_code == 400 else response
 
     @cached_property
     def _advertised(self) -> Mapping[str, AdvertisedTool]:
@@ -194,8 +190,24 @@ def _refusal(unread: Exception) -> mcp_types.JSONRPCError | None:
         named = _REQUEST_ID.validate_json(json.dumps(as_object(whole).get("id")))
     except ValidationError:
         named = None
-    error = mcp_types.ErrorData(code=code, message="accepted is one JSON-RPC 2.0 message a line")
+    error = mcp_types.ErrorData(code=code, message=_ONE_MESSAGE)
     return mcp_types.JSONRPCError(jsonrpc="2.0", id=named, error=error)
+
+
+def _in_our_words(body: bytes) -> Response | None:
+    """The refusal of JSON that is no message; None for a message. The SDK's own repeats what was sent."""
+    try:
+        mcp_types.jsonrpc_message_adapter.validate_json(body)
+    except ValidationError as unread:
+        refusal = _refusal(unread)
+        if refusal is not None and unread.errors(include_url=False)[0]["type"] != "json_invalid":
+            return _refused(refusal.error.message, refusal.id)
+    return None
+
+
+def _refused(message: str, named: int | str | None = None) -> Response:
+    error = {"code": mcp_types.INVALID_REQUEST, "message": message}
+    return json_response({"jsonrpc": "2.0", "id": named, "error": error}, 400)
 
 
 def _as_json(arguments: Mapping[str, Any]) -> bytes:

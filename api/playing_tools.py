@@ -7,7 +7,7 @@ into the document for the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import orjson
@@ -19,7 +19,8 @@ from api.design_tools import FlowArguments, reading_tool, writing_tool
 from api.mcp_tools import Tool, ToolCall, ToolReply
 from api.replays import LAST, ReplayBody
 from api.simulations import SimulateBody
-from api.tries import TURNS, TurnFields, gone_on, with_exact_values
+from api.tries import TURNS, TurnFields, asked_in, gone_on, version_faults, with_exact_values
+from flow_engine.documents.findings import listed, reading_beside
 from flow_engine.errors import pointer
 from flow_engine.idempotency import FinalReply
 from flow_engine.json_values import as_object
@@ -33,6 +34,16 @@ from flow_engine.vocabulary import Channel, Phase
 
 ROWS_SHOWN = 20
 TURNS_SHOWN = 6
+_BEGINNING = ("versionId", "document", "channel", "contact")
+
+
+def _turn_faults(fields: Mapping[str, object]) -> Iterator[str]:
+    goes_on, asked = fields.get("tryId") is not None, asked_in(fields)
+    if goes_on and any(fields.get(name) is not None for name in _BEGINNING):
+        yield f"{listed(_BEGINNING)} begin a try: leave 'tryId' out"
+    yield from version_faults(fields)
+    if len(asked) > 1 or (goes_on and not asked):
+        yield f"give one of: {', '.join(TURNS)}; a try may begin without"
 
 
 class TryTurnArguments(TurnFields, FlowArguments):
@@ -50,18 +61,7 @@ class TryTurnArguments(TurnFields, FlowArguments):
     channel: Channel | None = Field(default=None, description="The channel of a try that begins.")
     contact: Facts | None = Field(default=None, description="What is known of the caller of such a try.")
 
-    @model_validator(mode="after")
-    def _makes_sense(self) -> TryTurnArguments:
-        beginning = (self.version_id, self.document, self.channel, self.contact)
-        if self.try_id is not None and any(each is not None for each in beginning):
-            raise ValueError(
-                "'versionId', 'document', 'channel' and 'contact' begin a try: leave 'tryId' out"
-            )
-        if self.version_id is not None and self.document is not None:
-            raise ValueError("give either 'document' or 'versionId'")
-        if len(self.asked) > 1 or (self.try_id is not None and not self.asked):
-            raise ValueError(f"give one of: {TURNS}; a try may begin without")
-        return self
+    _makes_sense = model_validator(mode="wrap")(reading_beside(_turn_faults))
 
 
 class ReplayVersionArguments(ReplayBody, FlowArguments):

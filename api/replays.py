@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, model_validator
@@ -9,9 +10,16 @@ from starlette.responses import Response
 
 from api.bodies import Body, Id
 from api.endpoints import Call, Endpoint, for_designers, json_response
+from flow_engine.documents.findings import reading_beside
 from flow_engine.use_cases.replays import ReplayOrder, ReplayReply, Replays
 
 AT_MOST, LAST = 500, 100
+
+
+def _faults(fields: Mapping[str, object]) -> Iterator[str]:
+    by_tag = fields.get("from") is not None
+    if (fields.get("conversations") is not None) == by_tag or (fields.get("last") is not None and not by_tag):
+        yield "give either 'conversations', or 'from' and 'last'"
 
 
 class ReplayBody(Body):
@@ -27,13 +35,7 @@ class ReplayBody(Body):
         default=None, description=f"How many of these, the newest first; {LAST} if not given."
     )
 
-    @model_validator(mode="after")
-    def _one_way(self) -> ReplayBody:
-        if (self.conversations is None) == (self.from_tag is None) or (
-            self.last is not None and self.from_tag is None
-        ):
-            raise ValueError("give either 'conversations', or 'from' and 'last'")
-        return self
+    _one_way = model_validator(mode="wrap")(reading_beside(_faults))
 
 
 _REPLAY = TypeAdapter(ReplayBody)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
@@ -9,13 +10,20 @@ from starlette.responses import Response
 
 from api.bodies import Body, Id
 from api.endpoints import Call, Endpoint, answer_response, for_designers
-from api.tries import one_version
+from api.tries import version_faults
+from flow_engine.documents.findings import reading_beside
 from flow_engine.testing import simulation
 from flow_engine.testing.simulations import MOST_RUNS, SimulationOrder, SimulationReply, Simulations
 
 LONGEST_YAML = 524_288
 
 _Yaml = Annotated[str, Field(min_length=1, max_length=LONGEST_YAML)]
+
+
+def _faults(fields: Mapping[str, object]) -> Iterator[str]:
+    if (fields.get("persona") is None) == (fields.get("personaYaml") is None):
+        yield "give either 'persona' or 'personaYaml'"
+    yield from version_faults(fields)
 
 
 class SimulateBody(Body):
@@ -41,11 +49,7 @@ class SimulateBody(Body):
         default=None, description="By id or tag, a draft too; else the one saved last."
     )
 
-    @model_validator(mode="after")
-    def _one_of_each(self) -> SimulateBody:
-        if (self.persona is None) == (self.persona_yaml is None):
-            raise ValueError("give either 'persona' or 'personaYaml'")
-        return one_version(self)
+    _one_of_each = model_validator(mode="wrap")(reading_beside(_faults))
 
     def order(self) -> SimulationOrder:
         return SimulationOrder(

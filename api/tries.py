@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Annotated, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from api.bodies import Body, Facts, HumanText, Id, Name, Reason
 from api.endpoints import Call, Endpoint, answer_response, for_designers, for_watchers, json_response
 from api.history import LARGEST_SEQ, REVEAL, reveals
-from flow_engine.documents.findings import problems_of
+from flow_engine.documents.findings import problems_of, reading_beside
 from flow_engine.documents.values import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.exact_numbers import read_exactly
@@ -35,11 +35,10 @@ from flow_engine.vocabulary import Channel, HumanOutcome
 
 YAML = "application/yaml"
 LONGEST_TEXT, LONGEST_TESTS = 4_000, 524_288
-TURNS = "text, changeTask, memory, hangup, newContact, humanTask, wait"
+TURNS = ("text", "changeTask", "memory", "hangup", "newContact", "humanTask", "wait")
 _TRIES = "/flows/{flow_id}/try"
 _ONE = _TRIES + "/{try_id}"
 
-_Versioned = TypeVar("_Versioned", bound="OfVersion")
 _Turn = TypeVar("_Turn", bound="TurnFields")
 
 PlayTests = Callable[[Submission, str, bytes], Awaitable[ScenarioVerdict]]
@@ -61,19 +60,9 @@ class TriedContact(Body):
         )
 
 
-class OfVersion(Protocol):
-    @property
-    def document(self) -> Mapping[str, object] | None: ...
-
-    @property
-    def version_id(self) -> str | None: ...
-
-
-def one_version(body: _Versioned) -> _Versioned:
-    """Raises ValueError where a body has both a document and the id of a version."""
-    if body.document is not None and body.version_id is not None:
-        raise ValueError("give either 'document' or 'versionId'")
-    return body
+def version_faults(fields: Mapping[str, object]) -> Iterator[str]:
+    if fields.get("document") is not None and fields.get("versionId") is not None:
+        yield "give either 'document' or 'versionId'"
 
 
 class BeginTry(TriedContact):
@@ -84,7 +73,7 @@ class BeginTry(TriedContact):
     version_id: Id | None = None
     tenant: Facts | None = None
 
-    _one_version = model_validator(mode="after")(one_version)
+    _one_version = model_validator(mode="wrap")(reading_beside(version_faults))
 
     def order(self) -> TryOrder:
         return TryOrder(self.document, self.version_id, self.body(), self.tenant)
@@ -108,6 +97,11 @@ class TriedHumanTask(Body):
     outcome: HumanOutcome
     reason: Reason | None = None
     text: HumanText = None
+
+
+def asked_in(fields: Mapping[str, object]) -> Sequence[str]:
+    """What a turn asks for, by its names in JSON; `"hangup": false` is nothing."""
+    return [name for name in TURNS if fields.get(name) is not None and fields[name] is not False]
 
 
 class TurnFields(Body):
@@ -177,14 +171,15 @@ class TurnFields(Body):
             raise CorrectTheInput("body_invalid", "this cannot be done in a turn", findings) from None
 
 
+def _turn_faults(fields: Mapping[str, object]) -> Iterator[str]:
+    if len(asked_in(fields)) != 1:
+        yield f"give exactly one of: {', '.join(TURNS)}"
+    if fields.get("language") is not None and fields.get("text") is None:
+        yield "'language' is that of a 'text'"
+
+
 class Turn(TurnFields):
-    @model_validator(mode="after")
-    def _one_thing(self) -> Turn:
-        if len(self.asked) != 1:
-            raise ValueError(f"give exactly one of: {TURNS}")
-        if self.language is not None and self.text is None:
-            raise ValueError("'language' is that of a 'text'")
-        return self
+    _one_thing = model_validator(mode="wrap")(reading_beside(_turn_faults))
 
 
 class PlayTestsBody(Body):
@@ -201,7 +196,7 @@ class RenderBody(Body):
     version_id: Id | None = None
     at_revision: Annotated[int, Field(ge=1, le=LARGEST_SEQ)] | None = None
 
-    _one_version = model_validator(mode="after")(one_version)
+    _one_version = model_validator(mode="wrap")(reading_beside(version_faults))
 
 
 class TryEnded(TypedDict):

@@ -5,7 +5,9 @@
 2. A day without a year is the next such day, today included; for the past, the last one.
 3. A weekday beside a day of the month must agree with it, else what was meant is unknown.
 4. A time counts only beside a day, or when it corrects the time of a day. A part of the day adds no time.
-5. What is no single day is nothing: "next week", "since Monday", "from the 3rd to the 5th", "on Mondays".
+   "Today at midnight" is the end of today; for the past, its beginning.
+5. What is no single day is nothing: "next week", "since Monday", "from the 3rd to the 5th", "on Mondays", "a
+   Monday next month".
 """
 
 import calendar
@@ -17,7 +19,7 @@ from functools import cache, lru_cache
 
 from adapters.extraction.context import Mention, follows_correction, in_range
 from adapters.extraction.numbers import TimeMention, part_of_day, times
-from adapters.extraction.vocabulary import Vocabulary, alternation, as_listed, few, right_after, right_before
+from adapters.extraction.vocabulary import Vocabulary, alternation, as_listed, few, right_before
 
 _REACH = 40
 _WORD = re.compile(r"[\wº']+")
@@ -98,8 +100,14 @@ class _Patterns:
         )
         self.beside = re.compile(rf",? (?:{lead} )?")
         self.not_meant = re.compile(alternation(tables.not_meant) + r"['’]? ?$")
-        of_a_month = (f"{of} {month}" for of in tables.of for names in tables.months for month in names)
-        self.not_meant_behind = right_after((*tables.not_meant_behind, *of_a_month))
+        of_a_month = (
+            f"{of} {month}"
+            for of in (*tables.of, *tables.ahead_lead)
+            for names in tables.months
+            for month in names
+        )
+        behind = alternation((*tables.not_meant_behind, *of_a_month))
+        self.not_meant_behind = re.compile(rf"(?:,? (?:{lead} )?[0-9]{{1,2}}º?)? ?{behind}")
         self.of = re.compile(rf" {alternation(tables.of)}['’]? ?")
         self.negated = right_before(vocabulary.turns.negations)
         self.links = frozenset(word for phrase in tables.links for word in phrase.split(" "))
@@ -144,7 +152,9 @@ def dates(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[Mention]:
     clocks = [
         clock for clock in clocks if not any(clock.start < d.end and d.start < clock.end for d in found)
     ]
-    return [_with_time(day, place, found, clocks, text, vocabulary) for place, day in enumerate(found)]
+    return [
+        _with_time(day, place, found, clocks, text, vocabulary, today.day) for place, day in enumerate(found)
+    ]
 
 
 def _with_time(
@@ -154,6 +164,7 @@ def _with_time(
     clocks: Sequence[TimeMention],
     text: str,
     vocabulary: Vocabulary,
+    today: date,
 ) -> Mention:
     clock = next((clock for clock in clocks if _patterns(vocabulary).are_linked(text, day, clock)), None)
     start, end, minutes = day.start, day.end, None
@@ -178,7 +189,7 @@ def _with_time(
         end = max(end, corrected.end)
         minutes = corrected.of_day(part)
 
-    def written(which: date | None) -> str | None:
+    def written(which: date | None, minutes: int | None) -> str | None:
         if which is None:
             return None
         if day.clock is not None:
@@ -192,8 +203,8 @@ def _with_time(
         "date",
         start,
         end,
-        written(day.day),
-        looking_back=written(day.back),
+        written(day.day, 1440 if minutes == 0 and day.day == today else minutes),
+        looking_back=written(day.back, minutes),
         vague=day.vague and clock is None,
     )
 

@@ -75,6 +75,7 @@ class _Patterns:
     repeated: re.Pattern[str]
     plus: re.Pattern[str]
     amounts: re.Pattern[str]
+    below_one: re.Pattern[str]
 
 
 def normalise(text: str, vocabulary: Vocabulary) -> str:
@@ -86,6 +87,9 @@ def normalise(text: str, vocabulary: Vocabulary) -> str:
     text = patterns.amounts.sub(lambda found: str(vocabulary.words.amounts[as_listed(found.group())]), text)
     text = patterns.zero.sub("0", _with_digits(text, vocabulary, patterns))
     text = patterns.repeated.sub(lambda found: " ".join(found["digit"] * (2 if found["twice"] else 3)), text)
+    text = patterns.below_one.sub(
+        lambda found: f"{found['lead']}0{vocabulary.decimal_mark}{found['digits'].replace(' ', '')}", text
+    )
     return patterns.plus.sub("+", text)
 
 
@@ -107,6 +111,11 @@ def _patterns(vocabulary: Vocabulary) -> _Patterns:
         repeated=re.compile(rf"(?:(?P<twice>{twice})|{thrice}) (?P<digit>[0-9])(?![0-9])"),
         plus=re.compile(rf"{alternation(words.plus)} (?=[0-9])"),
         amounts=re.compile(alternation(words.amounts)),
+        # "Point five", but not "at this point five of us".
+        below_one=re.compile(
+            rf"(?P<lead>(?:^|[.,;?!] )(?:{alternation(words.minus)} )?)(?:{zero} )?"
+            rf"{alternation(words.decimal)} (?P<digits>[0-9](?: ?[0-9])*)(?![\w.,-])"
+        ),
     )
 
 

@@ -36,7 +36,9 @@ class _Patterns:
             rf"(?<![\w/:.+-])(?<![0-9],)(?:(?P<minus>-|{minus} ))?(?P<digits>{digits})(?![\wº:/-]|[.,][0-9])"
         )
         self.more = re.compile(r" ?\+ ?[0-9]")  # "six plus two children"
-        self.half = re.compile(rf"(?: \w{{2,12}})? {alternation(words.half_more)}")  # "due chili e mezzo"
+        # "Due chili e mezzo".
+        self.part_more = re.compile(rf"(?: \w{{2,12}})? (?P<part>{alternation(words.part_more)})")
+        self.parts = right_after(words.parts)
         # A reference may stand up to three words ahead ("order number is"), other topics right beside.
         self.topics = {
             name: (
@@ -72,11 +74,12 @@ def numbers(text: str, vocabulary: Vocabulary) -> Sequence[Mention]:
 
 
 def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
-    """Ordinals, parts of words, of codes and of sums, and bounds ("at least 3") are no numbers."""
+    """Ordinals, parts of words, of codes and of sums, bounds ("at least 3") and what counts parts of a whole
+    ("three quarters", which may be school terms as well) are no numbers."""
     patterns = _patterns(vocabulary)
     scales = vocabulary.words.scales
     scale = right_after(tuple(scales))
-    bounded = right_before(vocabulary.turns.bounds)
+    bounded = right_before((*vocabulary.turns.bounds, *vocabulary.words.decimal))
     for found in few(patterns.number.finditer(text)):
         lead = text[max(0, found.start() - _REACH) : found.start()]
         digits = found["digits"]
@@ -90,16 +93,17 @@ def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
             bounded.search(lead)
             or in_range(text, found.start(), vocabulary)
             or patterns.more.match(text, found.end())
+            or patterns.parts.match(text, found.end())
         ):
             continue
         end = found.end()
         if scaled := scale.match(text, end):
             exact = Decimal(plain) * scales[as_listed(scaled.group().strip())]
             value, end = int(exact) if exact == int(exact) else float(exact), scaled.end()
-        if isinstance(value, int) and (more := patterns.half.match(text, end)):
+        if isinstance(value, int) and (more := patterns.part_more.match(text, end)):
             if value >= _THOUSAND:
-                continue  # half of which unit is a guess
-            value, end = value + 0.5, more.end()
+                continue  # a part of which unit is a guess
+            value, end = value + vocabulary.words.part_more[as_listed(more["part"])], more.end()
         clause = re.split(r"[,.;?!] ", lead)[-1]
         topics = frozenset(
             name

@@ -40,7 +40,10 @@ class Words:
     plus: Phrases
     minus: Phrases
     scales: dict[str, int]
-    half_more: Phrases
+    decimal: Phrases
+    """The decimal mark, as it is said."""
+    parts: Phrases
+    part_more: dict[str, float]
     between_digits: Phrases
     stop: Phrases
 

@@ -43,7 +43,7 @@ TRANSFER_WITHIN_S = 15.0
 LAST_TOOLS_WITHIN_S = 10.0
 LAST_WORDS_WITHIN_S = 3.0
 ENDED_WITHIN_S = 30.0
-TICK_S = 0.2
+TICK_S = 0.5
 TOGETHER_S = 0.005
 """Calls tick at multiples of it: waking up for the tick of each call costs more than the tick."""
 

@@ -3,6 +3,7 @@
 Quotes are cut: a hostile document must not blow up the list of its own errors.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -77,13 +78,9 @@ EXPECTED_TYPES: Mapping[str, str] = {
 """What should have stood at the place of an error, by pydantic's name of the error."""
 
 
-_IN_JSON: Mapping[str, str] = {
-    "model_type": "Input should be an object",
-    "dict_type": "Input should be an object",
-    "tuple_type": "Input should be a valid array",
-    "extra_forbidden": "is no property here",
-}
-"""What pydantic says otherwise, in words of Python, of values that were JSON once."""
+_OF_A_RULE = "Value error, "
+_PYDANTICS_SUBJECT = re.compile(r"[A-Z]\w+ should ")
+"""How its messages begin, naming what is wrong by a type of Python or as "Input"."""
 
 _Read = TypeVar("_Read")
 
@@ -91,7 +88,7 @@ _Read = TypeVar("_Read")
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One error of pydantic: `kind` is pydantic's name of it, `place` leads from the root to it, `given` is
-    what stands there, `message` is pydantic's or the rule's own, without words of Python."""
+    what stands there, `message` what has to stand there, or the rule's own."""
 
     kind: str
     place: Place
@@ -107,11 +104,33 @@ def problems_of(error: ValidationError) -> Iterator[Problem]:
         given, context = cast("object", details["input"]), details.get("ctx", {})
         items = cast("list[object]", given) if isinstance(given, list) else ()
         if details["type"] != "too_short" or len(items) < context["min_length"]:
-            message = _IN_JSON.get(details["type"], details["msg"].removeprefix("Value error, "))
-            if "actual_length" in context:  # of a list or an object, by a name that is Python's
-                kept = message.removeprefix(context["field_type"]).replace(" after validation", "")
-                message = f"{'Array' if isinstance(given, list) else 'Object'}{kept}"
-            yield Problem(details["type"], details["loc"], cast("object", given), context, message)
+            yield Problem(details["type"], details["loc"], cast("object", given), context, _told(details))
+
+
+def _told(details: ErrorDetails) -> str:
+    """Without what was sent, which may be personal data."""
+    kind, given = details["type"], cast("object", details["input"])
+    if kind in EXPECTED_TYPES:
+        broken = kind == "int_type" and isinstance(given, float)
+        found = "one with a fraction" if broken else json_type(given)
+        return f"must be {EXPECTED_TYPES[kind]}, not {found}"
+    match kind:
+        case "missing":
+            return f"{details['loc'][-1]!r} is required here"
+        case "literal_error":
+            return f"must be {details.get('ctx', {})['expected']}"
+        case "extra_forbidden":
+            return "is no property here"
+        case _:
+            return reworded(details["msg"])
+
+
+def reworded(message: str) -> str:
+    """A message of pydantic's as one of ours: what has to stand there, or the rule's own words."""
+    if message.startswith(_OF_A_RULE):
+        return message.removeprefix(_OF_A_RULE)
+    message = message.replace(" after validation", "").partition(", unable to ")[0]
+    return _PYDANTICS_SUBJECT.sub("must ", message, count=1)
 
 
 def breaches_of(error: ValidationError) -> list[str]:
@@ -175,14 +194,18 @@ def findings_of(
     """
     for problem in islice(problems_of(error), most):
         kind, place, context = problem.kind, problem.place, problem.context
-        code, message = kind, problem.message.removeprefix("Input ")
+        code, message = kind, problem.message
         if kind in EXPECTED_TYPES:
-            needed = _required(_model_at(model, place, raw)) if kind == "model_type" else []
-            expected = EXPECTED_TYPES[kind] + (f" with {', '.join(map(quoted, needed))}" if needed else "")
-            code, message = "wrong_type", f"must be {expected}, not {json_type(problem.given)}"
+            code, needed = "wrong_type", []
+            if kind == "model_type":
+                needed = _required(_model_at(model, place, raw))
+            if needed:
+                message = (
+                    f"must be an object with {', '.join(map(quoted, needed))}, not {json_type(problem.given)}"
+                )
         elif kind == "missing":
-            instead = _instead(_model_at(model, place[:-1], raw), problem.given, str(place[-1]))
-            code, message = "missing_property", f"{place[-1]!r} is required here{instead}"
+            code = "missing_property"
+            message += _instead(_model_at(model, place[:-1], raw), problem.given, str(place[-1]))
         elif kind == "required_here":  # an error of the attribute, whose property has another name
             place = (*place[:-1], str(context["property"]))
             code, message = "missing_property", f"{place[-1]!r} {message}"
@@ -190,7 +213,7 @@ def findings_of(
             accepted = _properties(_model_at(model, place[:-1], raw))
             code, message = "unknown_property", f"is no property here; {nearest(str(place[-1]), accepted)}"
         elif kind == "literal_error":
-            code, message = "not_allowed", f"must be {context['expected']}, not {quoted(problem.given)}"
+            code, message = "not_allowed", f"{message}, not {quoted(problem.given)}"
         elif kind == "string_pattern_mismatch" and place[-1:] == ("[key]",):
             place, message = place[:-1], f"accepted are names of the form {context['pattern']}"
         yield Finding(pointer(*place), code, message)

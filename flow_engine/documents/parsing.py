@@ -134,9 +134,19 @@ def parse_json(body: bytes, limits: DocumentLimits | None = None) -> object:
         if "depth limit" in error.msg or "ecursion" in error.msg:
             raise _too_deep(limits) from None
         hint = "; this looks like YAML: a flow document is JSON" if _YAML.match(body) else ""
-        raise _invalid_json(f"the text is not JSON: {error}{hint}") from None
+        raise _invalid_json(f"the text is not JSON: {_cause(body, error)}{hint}") from None
     _check_depth(raw, limits)
     return raw
+
+
+def _cause(body: bytes, error: orjson.JSONDecodeError) -> str:
+    """The decoder's own reason, but for another encoding, of which it names no place."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as other:
+        line = body.count(b"\n", 0, other.start) + 1
+        return f"accepted is UTF-8, and byte {other.start}, in line {line}, is none"
+    return str(error)
 
 
 def changed_by_reading(body: bytes) -> list[Finding]:

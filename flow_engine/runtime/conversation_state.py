@@ -280,8 +280,12 @@ class ConversationState:
         if contact is None or contact_id != self.session.active_contact_id:
             self.require_open()
             known = "unknown here" if contact is None else contact.status
+            active = self.session.active_contact_id
             raise ReloadAndDecide(
-                "contact_not_active", f"contact {contact_id!r} is {known}", state=self.facts()
+                "contact_not_active",
+                f"contact {contact_id!r} is {known}",
+                state=self.facts(),
+                accepted=("a new contact" if active is None else f"the active contact, {active!r}",),
             )
         return contact
 

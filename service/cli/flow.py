@@ -106,7 +106,7 @@ def _checked(name: str, submissions: Submissions) -> FileReport:
         return {**report, "unreadable": error.strerror or "cannot be read"}
     try:
         file = unwrapped(orjson.loads(text), text)
-    except orjson.JSONDecodeError:  # of JSON that is too deep as well
+    except orjson.JSONDecodeError:  # the check says why; of JSON that is too deep as well
         file = VersionFile(None, UNNAMED_FLOW, "", ())
     report["draft"] = isinstance(file.version, Mapping) and file.version.get("draft") is True
     try:

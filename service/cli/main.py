@@ -22,6 +22,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from flow_engine.documents.findings import reworded
 from flow_engine.errors import CallTheOperator, FlowEngineError
 from service import late
 from service.cli import flow, gateway, importing, mail, voice, workspace
@@ -54,8 +55,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as refused:
-            # Pydantic's words, not ours.
-            refused.message = refused.message.removeprefix("Value error, ")
+            refused.message = reworded(refused.message)
             raise
         except FlowEngineError as refused:
             typer.echo(refusal_line(refused), err=True)

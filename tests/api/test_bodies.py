@@ -28,6 +28,10 @@ from api.bodies import (
     parse_body,
     utterance_of,
 )
+from api.playing_tools import TryTurnArguments
+from api.replays import ReplayBody
+from api.simulations import SimulateBody
+from api.tries import BeginTry, RenderBody, Turn
 from flow_engine.errors import CorrectTheInput
 from flow_engine.use_cases.dialogue import Utterance
 from tests.flow_engine.documents.samples import JsonObject
@@ -45,7 +49,6 @@ UTTERANCE = {
 ENTRY = {"updatedBy": "crm", "contactId": "call-1", "varId": "var_string", "value": "Ada"}
 GUARD = {"metric": "refused", "worseBy": 1, "minimum": 1}
 VERSION_NEEDED = "give either 'conversationalFlowVersionId', or 'flowId' and 'tag'"
-REQUIRED = "Field required"
 
 Found = list[tuple[str, str, str]]
 
@@ -73,11 +76,12 @@ class TestWhatIsNoObject:
             (b"{", "Invalid JSON: EOF while parsing an object at line 1 column 1"),
             (b"\xff", "Invalid JSON: expected value at line 1 column 1"),
             (b"{'a': 1}", "Invalid JSON: key must be a string at line 1 column 2"),
+            (b"\xef\xbb\xbf{}", "accepted is JSON without a byte order mark before it"),
             (b'{"a": 1} {', "Invalid JSON: trailing characters at line 1 column 10"),
             (b'{"a": NaN}', None),
             (b"[" * 100_000, None),
         ],
-        ids=["nothing", "cut", "bytes", "quotes", "two", "nan", "deep"],
+        ids=["nothing", "cut", "bytes", "quotes", "marked", "two", "nan", "deep"],
     )
     def test_what_is_no_json_is_one_finding_about_the_whole(self, body: bytes, message: str | None) -> None:
         error = refusal(ChangeTask, body)
@@ -88,10 +92,19 @@ class TestWhatIsNoObject:
         assert (error.code, error.detail) == ("json_invalid", message)  # F36
         assert (finding.pointer, finding.code, finding.message) == ("", "json_invalid", message)
 
-    @pytest.mark.parametrize("body", [b"[]", b"null", b"7", b'"text"', b"true"])
+    @pytest.mark.parametrize(
+        ("body", "found"),
+        [
+            (b"[]", "an array"),
+            (b"null", "null"),
+            (b"7", "a number"),
+            (b'"text"', "a string"),
+            (b"true", "a boolean"),
+        ],
+    )
     @pytest.mark.parametrize("shape", [HandleNewContact, ChangeTask, HandleUtterance, CreateFlow])
-    def test_other_json_is_no_object(self, shape: type[Body], body: bytes) -> None:
-        assert findings(shape, body) == [("", "model_type", "Input should be an object")]  # F36
+    def test_other_json_is_no_object(self, shape: type[Body], body: bytes, found: str) -> None:
+        assert findings(shape, body) == [("", "model_type", f"must be an object, not {found}")]  # F36
 
     def test_of_a_name_that_comes_twice_the_last_counts(self) -> None:
         body = b'{"contactId":"a","contactId":"b","conversationId":"c","task":"t"}'
@@ -122,12 +135,15 @@ class TestRequiredAndUnknownProperties:
         assert sorted(f.pointer for f in error.findings) == sorted(
             f"/{name}" if name else "" for name in told
         )
-        assert {(f.code, f.message) for f in error.findings if f.pointer} == {("missing", REQUIRED)}
+        missing = [(f.pointer, f.code, f.message) for f in error.findings if f.pointer]
+        assert sorted(missing) == [
+            (f"/{name}", "missing", f"{name!r} is required here") for name in sorted(required)
+        ]
 
     def test_a_size_is_told_without_words_of_python(self) -> None:
         body = {"split": [{"versionId": "a", "weight": 1}], "updatedBy": "ada"}
         assert findings(PutTag, orjson.dumps(body)) == [
-            ("/split", "too_short", "Array should have at least 2 items, not 1")  # F36
+            ("/split", "too_short", "must have at least 2 items, not 1")  # F36
         ]
 
     @pytest.mark.parametrize(
@@ -139,6 +155,13 @@ class TestRequiredAndUnknownProperties:
             (PutTag, {"versionId": "v", "split": [], "guard": GUARD}, ["/split", "/updatedBy"]),
             (PutTag, {"versionId": "", "split": []}, ["/versionId", "/split", "/updatedBy"]),
             (HandleUtterance, {**UTTERANCE, "messageId": "", "body": {}}, ["/messageId", "/body"]),
+            (Turn, {"text": 1, "wait": 3}, ["/text", ""]),
+            (Turn, {"wait": 3, "language": 1}, ["/language", ""]),
+            (BeginTry, {"document": {}, "versionId": "v", "channel": "fax"}, ["/channel", ""]),
+            (RenderBody, {"document": {}, "versionId": "v", "task": 1}, ["/conversationId", "/task", ""]),
+            (ReplayBody, {"conversations": ["c"], "from": "prod", "last": 0}, ["/last", ""]),
+            (SimulateBody, {"runs": "2", "document": {}, "versionId": "v"}, ["/runs", "", ""]),
+            (TryTurnArguments, {"tryId": "t", "channel": "fax"}, ["/flowId", "/channel", "", ""]),
         ],
     )
     def test_what_fields_make_together_is_told_beside_what_each_of_them_is(
@@ -237,13 +260,13 @@ class TestNewContacts:
             "contact": None,
         }
         assert findings(HandleNewContact, wrong) == [  # F28, F36
-            ("/contactId", "string_too_short", "String should have at least 1 character"),
-            ("/conversationId", "string_too_long", "String should have at most 512 characters"),
-            ("/conversationalFlowVersionId", "string_type", "Input should be a valid string"),
-            ("/channel", "literal_error", "Input should be 'phone', 'whatsapp', 'sms', 'mail' or 'chat'"),
-            ("/tenant", "dict_type", "Input should be an object"),
-            ("/contact", "dict_type", "Input should be an object"),
-            ("/language", "string_type", "Input should be a valid string"),
+            ("/contactId", "string_too_short", "must have at least 1 character"),
+            ("/conversationId", "string_too_long", "must have at most 512 characters"),
+            ("/conversationalFlowVersionId", "string_type", "must be a string, not a number"),
+            ("/channel", "literal_error", "must be 'phone', 'whatsapp', 'sms', 'mail' or 'chat'"),
+            ("/tenant", "dict_type", "must be an object, not an array"),
+            ("/contact", "dict_type", "must be an object, not null"),
+            ("/language", "string_type", "must be a string, not an array"),
         ]
 
     @pytest.mark.parametrize("place", ["tenant", "contact"])
@@ -279,12 +302,12 @@ class TestTasks:
     @pytest.mark.parametrize(
         ("changes", "found"),
         [
-            ({"task": None}, ("/task", "string_type", "Input should be a valid string")),
-            ({"task": 7}, ("/task", "string_type", "Input should be a valid string")),
-            ({"task": "x" * 513}, ("/task", "string_too_long", "String should have at most 512 characters")),
+            ({"task": None}, ("/task", "string_type", "must be a string, not null")),
+            ({"task": 7}, ("/task", "string_type", "must be a string, not a number")),
+            ({"task": "x" * 513}, ("/task", "string_too_long", "must have at most 512 characters")),
             (
                 {"task": "t", "reason": "x" * 2001},
-                ("/reason", "string_too_long", "String should have at most 2000 characters"),
+                ("/reason", "string_too_long", "must have at most 2000 characters"),
             ),
         ],
         ids=["null", "number", "long-task", "long-reason"],
@@ -299,7 +322,7 @@ class TestTasks:
             (
                 "/outcome",
                 "literal_error",
-                "Input should be 'connected', 'completed', 'failed', 'taken_over', 'released', 'waiting', "
+                "must be 'connected', 'completed', 'failed', 'taken_over', 'released', 'waiting', "
                 "'approved', 'edited', 'rejected' or 'timeout'",
             )
         ]
@@ -362,7 +385,7 @@ class TestUtterances:
 
     @pytest.mark.parametrize("body", [7, None, True, [], ["text"], 1.5])
     def test_any_other_is_one_finding_at_the_body(self, body: object) -> None:
-        message = "Input should be a valid string or an object"  # F36: the pointer is one of what was sent
+        message = "must be a string or an object"  # F36: the pointer is one of what was sent
         assert findings(HandleUtterance, {**UTTERANCE, "body": body}) == [
             ("/body", "text_or_object_type", message)
         ]
@@ -375,19 +398,19 @@ class TestUtterances:
     @pytest.mark.parametrize(
         ("changes", "found"),
         [
-            ({"type": "note"}, ("/type", "literal_error", "Input should be 'tool', 'system' or 'message'")),
-            ({"src": "caller"}, ("/src", "literal_error", "Input should be 'user', 'bot' or 'agent'")),
+            ({"type": "note"}, ("/type", "literal_error", "must be 'tool', 'system' or 'message'")),
+            ({"src": "caller"}, ("/src", "literal_error", "must be 'user', 'bot' or 'agent'")),
             (
                 {"messageId": ""},
-                ("/messageId", "string_too_short", "String should have at least 1 character"),
+                ("/messageId", "string_too_short", "must have at least 1 character"),
             ),
             (
                 {"srcName": "x" * 257},
-                ("/srcName", "string_too_long", "String should have at most 256 characters"),
+                ("/srcName", "string_too_long", "must have at most 256 characters"),
             ),
             (
                 {"language": ""},
-                ("/language", "string_too_short", "String should have at least 1 character"),
+                ("/language", "string_too_short", "must have at least 1 character"),
             ),
         ],
         ids=["type", "src", "messageId", "srcName", "language"],
@@ -406,25 +429,27 @@ class TestBatches:
         (entry,) = parsed(MemoryBatch, [{**ENTRY, "value": value}])
         assert entry.value == value  # F19: what it may be is its variable's business
         without = {name: part for name, part in ENTRY.items() if name != "value"}
-        assert findings(MemoryBatch, [ENTRY, without]) == [("/1/value", "missing", REQUIRED)]
+        assert findings(MemoryBatch, [ENTRY, without]) == [
+            ("/1/value", "missing", "'value' is required here")
+        ]
 
     @pytest.mark.parametrize(
         ("batch", "found"),
         [
-            pytest.param({}, [("", "tuple_type", "Input should be a valid array")], id="object"),
+            pytest.param({}, [("", "tuple_type", "must be an array, not an object")], id="object"),
             pytest.param(
                 [{}],
-                [(f"/0/{name}", "missing", REQUIRED) for name in ENTRY],
+                [(f"/0/{name}", "missing", f"{name!r} is required here") for name in ENTRY],
                 id="empty-entry",
             ),
             pytest.param(
                 [{**ENTRY, "descriptionForLLM": [{"name": "a"}]}],
-                [("/0/descriptionForLLM/0/value", "missing", REQUIRED)],
+                [("/0/descriptionForLLM/0/value", "missing", "'value' is required here")],
                 id="half-a-description",
             ),
             pytest.param(
                 [{**ENTRY, "descriptionForLLM": "x"}],
-                [("/0/descriptionForLLM", "tuple_type", "Input should be a valid array")],
+                [("/0/descriptionForLLM", "tuple_type", "must be an array, not a string")],
                 id="a-text-for-descriptions",
             ),
             pytest.param(

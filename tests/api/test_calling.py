@@ -143,8 +143,7 @@ class TestKeys:
             ),
             (
                 b'{"keys": [{"tenant": "", "scopes": []}]}',
-                "/keys/0/tenant String should have at least 1 character; "
-                "/keys/0 give either 'key' or 'sha256'",
+                "/keys/0/tenant must have at least 1 character; /keys/0 give either 'key' or 'sha256'",
             ),
             (
                 b'{"keys": [{"key": "short", "tenant": "t", "scopes": []}]}',
@@ -156,7 +155,7 @@ class TestKeys:
             ),
             (
                 orjson.dumps({"keys": [{"sha256": "0" * 63, "tenant": "t", "scopes": []}]}),
-                "/keys/0/sha256 String should match pattern",
+                "/keys/0/sha256 must match pattern",
             ),
             (
                 orjson.dumps(
@@ -166,7 +165,7 @@ class TestKeys:
             ),
             (
                 orjson.dumps({"keys": [{"key": KEY, "tenant": "", "scopes": ["root"]}]}),
-                "/keys/0/tenant String should have at least 1 character; /keys/0/scopes/0 must be "
+                "/keys/0/tenant must have at least 1 character; /keys/0/scopes/0 must be "
                 "'designer', 'agent', 'tools', 'chat', 'gateway', 'workspace', 'operator', 'privacy' or "
                 "'admin', not 'root'",
             ),

@@ -160,6 +160,11 @@ class TestProblems:
         async with open_scene() as scene:
             check_problem(await scene.http.get(path), 404, "path_unknown")  # F36
 
+    async def test_a_path_with_a_slash_too_much_is_told_so(self) -> None:
+        async with open_scene() as scene:
+            problem = check_problem(await scene.http.get("/v1/flows/"), 404, "path_unknown")  # F36
+            assert problem["detail"] == "no route ends with '/'; see /openapi.json for what there is"
+
     @pytest.mark.parametrize(
         ("method", "path"),
         [
@@ -180,6 +185,7 @@ class TestProblems:
         async with open_scene() as scene:
             reply = await scene.http.request("DELETE", "/v1/flows")
             assert {"GET", "POST"} <= set(reply.headers["Allow"].split(", "))  # F36
+            assert reply.json()["detail"] == f"accepted here: {reply.headers['Allow']}"
 
     @pytest.mark.parametrize("path", AGENT_POSTS)
     async def test_a_body_without_end_is_413(self, path: str) -> None:

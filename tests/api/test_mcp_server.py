@@ -573,6 +573,28 @@ async def test_a_page_cannot_call_without_asking_the_browser_first() -> None:  #
         assert (await post_raw(scene.http, PING, {"content-type": "text/plain"})).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [({}, None), ("7", None), ({**PING, "method": 7}, 1), ({**PING, "jsonrpc": "1.0"}, 1)],
+)
+async def test_json_that_is_no_message_is_an_error_of_the_protocol_that_tells_what_would_be(
+    message: object, named: int | None
+) -> None:  # F35, F36
+    async with open_scene() as scene:
+        refused = await post_raw(scene.http, message)
+        error = {
+            "code": -32600,
+            "message": "accepted is one JSON-RPC 2.0 message: a request, a notification or a response",
+        }
+        assert (refused.status_code, refused.json()) == (400, {"jsonrpc": "2.0", "id": named, "error": error})
+
+
+async def test_another_content_type_is_told_the_one_that_is_accepted() -> None:  # F35, F36
+    async with open_scene() as scene:
+        refused = await post_raw(scene.http, PING, {"content-type": "application/x-www-form-urlencoded"})
+        assert refused.json()["error"]["message"] == "accepted is the Content-Type application/json"
+
+
 async def test_a_request_is_bounded() -> None:  # F35
     async with open_scene() as scene:
         refused = await post_raw(scene.http, {**PING, "params": {"_meta": {"x": "x" * 1_300_000}}})

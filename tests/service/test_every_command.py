@@ -257,7 +257,7 @@ def test_limits_of_numbers_are_told(tmp_path: Path) -> None:
     version = tmp_path / "version.json"
     version.write_text(json.dumps(sound_version()))
     for arguments, said in (
-        (("serve", "--port", "65536"), "65535"),
+        (("serve", "--port", "65536"), "must be less than or equal to 65535"),
         (("serve", "--port", "many"), "--port"),
         (("jobs", "dead", "--limit", "0"), "--limit"),
         (("worker", "--metrics-port", "0"), "--metrics-port"),

@@ -99,6 +99,8 @@ class TestDates:
         past = VariableSpec("date", "dataSinistro", "date", "Quando è successo il sinistro.")
         assert found("lunedì", past, bot="Quando è successo?") == {"date": "2026-03-02"}
         assert found("domani", past, bot="Quando è successo?") == {}
+        midnight = found("oggi a mezzanotte", past, bot="Quando è successo?")
+        assert midnight == {"date": "2026-03-03T23:00:00Z"}  # its beginning
 
     def test_of_a_time_alone_are_nothing(self) -> None:  # F38
         assert found("alle 15:30", DATE, bot=WHEN) == {}

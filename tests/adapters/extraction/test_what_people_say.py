@@ -85,6 +85,12 @@ def answer(variable: VariableSpec, language: str, said: str) -> JsonValue:
         ("es-ES", "2 mil", 2000),
         ("es-ES", "medio millón", 500_000),
         ("es-ES", "veintiún mil", 21_000),
+        ("en-US", "point five", 0.5),
+        ("en-US", "minus oh point seven five", -0.75),
+        ("it-IT", "virgola cinque", 0.5),
+        ("es-ES", "coma cinco", 0.5),
+        ("en-US", "two and three quarters", 2.75),
+        ("it-IT", "due e un quarto", 2.25),
     ],
 )
 def test_a_number_is_read_in_words_and_figures(language: str, said: str, number: float) -> None:
@@ -100,6 +106,12 @@ def test_a_number_is_read_in_words_and_figures(language: str, said: str, number:
         ("en-US", "1.234,56"),
         ("it-IT", "due milioni e mezzo"),  # half of which unit
         ("it-IT", "un milione e duecentomila"),
+        ("en-US", "my answer is point five"),
+        ("en-US", "three quarters"),
+        ("en-US", "one half"),
+        ("it-IT", "tre quarti d'ora"),
+        ("it-IT", "due terzi"),
+        ("es-ES", "dos tercios"),
     ],
 )
 def test_of_a_number_that_is_not_read_no_part_is_taken(language: str, said: str) -> None:  # F38
@@ -120,6 +132,7 @@ def test_of_a_number_that_is_not_read_no_part_is_taken(language: str, said: str)
         ("en-US", "at most six"),
         ("en-US", "six plus two kids"),
         ("en-US", "just me"),
+        ("en-US", "hundreds"),
         ("es-ES", "dos o tres"),
         ("es-ES", "solo yo"),
     ],
@@ -306,6 +319,9 @@ def test_a_day_that_is_shut_out_or_only_a_bound_is_left_to_a_model(language: str
         ("es-ES", "hoy a las 24 menos cuarto", "2026-03-04T22:45:00Z"),
         ("it-IT", "stasera a mezzanotte", "2026-03-04T23:00:00Z"),
         ("en-US", "tonight at midnight", "2026-03-04T23:00:00Z"),
+        ("en-US", "today at midnight", "2026-03-04T23:00:00Z"),
+        ("it-IT", "oggi a mezzanotte", "2026-03-04T23:00:00Z"),
+        ("es-ES", "hoy a medianoche", "2026-03-04T23:00:00Z"),
         ("en-US", "tomorrow night at 12:30", "2026-03-05T23:30:00Z"),
         ("en-US", "tomorrow at midnight", "2026-03-04T23:00:00Z"),
         ("es-ES", "esta noche a las 12", "2026-03-04T23:00:00Z"),
@@ -339,6 +355,14 @@ def test_a_time_belongs_to_the_day_beside_it(language: str, said: str, moment: s
         ("es-ES", "el último viernes de marzo"),
         ("en-US", "Monday or Tuesday"),
         ("es-ES", "el lunes o el martes"),
+        ("it-IT", "lunedì del mese prossimo"),
+        ("it-IT", "il primo lunedì del mese prossimo"),
+        ("it-IT", "lunedì 13 del mese prossimo"),
+        ("en-US", "a Monday next month"),
+        ("en-US", "next month, on Monday"),
+        ("en-US", "Monday in April"),
+        ("en-US", "Tuesday the week after next"),
+        ("es-ES", "el lunes del mes que viene"),
     ],
 )
 def test_what_names_no_single_day_is_left_to_a_model(language: str, said: str) -> None:

@@ -65,7 +65,7 @@ class TestRows:
                     (
                         "/name",
                         "string_pattern_mismatch",
-                        "String should match pattern '^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$'",
+                        "must match pattern '^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$'",
                     )
                 ],
             ),
@@ -84,10 +84,10 @@ class TestRows:
                 [
                     ("/enabled", "wrong_type", "must be a boolean, not a string"),
                     ("/constraints", "wrong_type", "must be an array, not a string"),
-                    ("/tools/0", "string_too_short", "String should have at least 1 character"),
-                    ("/temperature", "less_than_equal", "should be less than or equal to 2"),
-                    ("/top_p", "greater_than", "should be greater than 0"),
-                    ("/num_ctx", "greater_than_equal", "should be greater than or equal to 1"),
+                    ("/tools/0", "string_too_short", "must have at least 1 character"),
+                    ("/temperature", "less_than_equal", "must be less than or equal to 2"),
+                    ("/top_p", "greater_than", "must be greater than 0"),
+                    ("/num_ctx", "greater_than_equal", "must be greater than or equal to 1"),
                     ("/languages/0", "language", "accepted is a language such as 'it' or 'it-IT'"),
                     ("/more", "unknown_property", "is no property here; nearest are 'model'"),
                 ],
@@ -353,7 +353,7 @@ class TestClientFrames:
             ('{"type": "hello"}', ("/user", "missing_property", "'user' is required here")),
             (
                 '{"type": "hello", "user": "a", "after": -1}',
-                ("/after", "greater_than_equal", "should be greater than or equal to 0"),
+                ("/after", "greater_than_equal", "must be greater than or equal to 0"),
             ),
             (
                 '{"type": "hello", "user": "a", "after": true}',
@@ -364,12 +364,12 @@ class TestClientFrames:
                 (
                     "/language",
                     "string_pattern_mismatch",
-                    "String should match pattern '^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$'",
+                    "must match pattern '^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$'",
                 ),
             ),
             (
                 '{"type": "message", "id": "m", "content": ""}',
-                ("/content", "string_too_short", "String should have at least 1 character"),
+                ("/content", "string_too_short", "must have at least 1 character"),
             ),
             (
                 '{"type": "message", "id": "m", "content": " \\n"}',
@@ -381,7 +381,7 @@ class TestClientFrames:
             ),
             (
                 '{"type": "message", "id": "m", "content": "' + "x" * (MOST_CHARS + 1) + '"}',
-                ("/content", "string_too_long", "String should have at most 8000 characters"),
+                ("/content", "string_too_long", "must have at most 8000 characters"),
             ),
             (
                 '{"type": "confirm", "call": "c", "decision": "maybe"}',

@@ -455,7 +455,7 @@ class TestTheFile:
             ),
             (FILE + "wieght = 2\n", "/backends/0/wieght is no property here; nearest are 'weight'"),
             ("backends = 3", "/backends must be an array, not a number"),
-            (FILE + "timeout_s = 0\n", "/backends/0/timeout_s should be greater than 0"),
+            (FILE + "timeout_s = 0\n", "/backends/0/timeout_s must be greater than 0"),
             (
                 FILE + FILE + 'fallbacks = ["local", "other"]\n',
                 "two backends are named 'local'; 'local' cannot fall back on 'local'; 'local' "
@@ -463,8 +463,8 @@ class TestTheFile:
             ),
             (
                 FILE + "timeout_s = 0\n" + FILE.replace('"ollama"', '"vllm"') + "num_ctx = 0\n",
-                "/backends/0/timeout_s should be greater than 0; "
-                "/backends/1/num_ctx should be greater than 0; "
+                "/backends/0/timeout_s must be greater than 0; "
+                "/backends/1/num_ctx must be greater than 0; "
                 "/backends/1 num_ctx and keep_alive are for kind 'ollama'; "
                 "two backends are named 'local'; backends are: local, local",
             ),

@@ -151,6 +151,10 @@ class TestJson:
     def test_what_is_not_json_is_refused(self, body: bytes) -> None:  # F9
         assert refusal_of(parse_json, body).code == "json_invalid"
 
+    def test_a_text_of_another_encoding_is_told_where_it_is_none_of_utf_8(self) -> None:  # F2
+        detail = refusal_of(parse_json, '{\n"a": "é"}'.encode("latin-1")).detail
+        assert detail == "the text is not JSON: accepted is UTF-8, and byte 8, in line 2, is none"
+
     @pytest.mark.parametrize(
         "raw", [{"a": {1, 2}}, {1: 2}, {"a": b"x"}, {"a": 2**70}, {"a": "\ud800"}, {"a": object()}]
     )

@@ -447,6 +447,7 @@ class TestRasa:
             ([{"type": "controlled"}], "custom"),
             ([{"type": "custom", "action": "action_login"}], "custom"),
             ([{"type": "controlled"}, {"type": "from_llm"}], "boolean"),
+            ([{"type": []}], "boolean"),
             ([{"type": "from_llm"}], "boolean"),
             ([], "boolean"),
             (None, "boolean"),

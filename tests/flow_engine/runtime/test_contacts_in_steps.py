@@ -349,6 +349,7 @@ class TestWhatARequestNeeds:
         with pytest.raises(ReloadAndDecide) as raised:
             talk.runner().require_active(contact)
         assert (raised.value.code, raised.value.detail) == ("contact_not_active", detail)  # F29
+        assert raised.value.accepted == ("the active contact, 'call-3'",)
         assert raised.value.state.facts == {
             "phase": "active",
             "revision": 4,
