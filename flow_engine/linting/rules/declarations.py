@@ -12,7 +12,8 @@ from flow_engine.documents.findings import listed, quoted
 from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
-from flow_engine.linting.inspection import Inspection, Rule, usable_values
+from flow_engine.linting.inspection import Inspection, Rule
+from flow_engine.linting.version_graph import usable_values
 
 # --- variables ----------------------------------------------------------------------------------
 

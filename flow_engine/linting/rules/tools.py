@@ -11,7 +11,8 @@ from flow_engine.documents import Variable
 from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
-from flow_engine.linting.inspection import Inspection, Rule, ToolParameterUse, usable_values
+from flow_engine.linting.inspection import Inspection, Rule, ToolParameterUse
+from flow_engine.linting.version_graph import usable_values
 from flow_engine.values import VALUE_KINDS
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
