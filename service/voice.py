@@ -40,7 +40,6 @@ from channels.voice.server.app import VoiceApp, voice_app
 from channels.voice.server.call_server import CallServer, ChangingServer
 from channels.voice.server.serving import serve_voice, server_of
 from channels.voice.server.settings import VoiceSettings, variable_of
-from channels.voice.wires.realtime_urls import connect_headers
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding
 from flow_engine.ports.outbound import OutboundSender, header_key
 from service import late
@@ -102,7 +101,7 @@ class VoiceAnswering:
     def __init__(self, parts: VoiceDependencies) -> None:
         self._parts = parts
         key = parts.settings.openai_api_key
-        headers = {} if key is None else connect_headers(key.get_secret_value())
+        headers = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
         self._realtime = bridge.Realtime(parts.settings.realtime_url, headers)
         self._deliveries = deliveries.Deliveries(parts.outbound, parts.settings.voice_spool)
         session = parts.config.session

@@ -17,9 +17,8 @@ from channels.voice.call.machine import Call
 from channels.voice.carriers.call_control import is_transferred
 from channels.voice.carriers.carrier import StreamCodec
 from channels.voice.runner import CallPlan, CallRunner
-from channels.voice.wires.openai_realtime import RealtimeLink
+from channels.voice.wires.openai_realtime import RealtimeLink, realtime_url
 from channels.voice.wires.realtime_events import decode
-from channels.voice.wires.realtime_urls import realtime_url
 from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MAX_MODEL_MESSAGE, TEXT, MessageSocket
 
 log: Any = structlog.get_logger("flow_engine.voice")
@@ -108,7 +107,7 @@ async def connect_realtime(
     try:
         await ws_connect(
             lambda: socket,
-            realtime_url(realtime.url, settings.model),
+            realtime_url(realtime.url, "model", settings.model),
             extra_headers=realtime.headers,
             websocket_handshake_timeout=HANDSHAKE_WITHIN_S,
             max_frame_size=MAX_MODEL_MESSAGE,

@@ -15,7 +15,7 @@ from channels.voice.carriers.carrier import Carrier
 from channels.voice.carriers.sip.webhook import WebhookVerifier
 from channels.voice.carriers.table import CARRIERS, CarrierName, CarrierRow, CarrierSettings
 from channels.voice.server.public_address import PublicAddress, base_url, parse_proxies
-from channels.voice.wires.realtime_urls import DEFAULT_URL
+from channels.voice.wires.openai_realtime import DEFAULT_URL
 from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.ports.outbound import OutboundSender, header_key
 

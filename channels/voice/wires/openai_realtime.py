@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 import orjson
 
@@ -20,11 +21,21 @@ from channels.voice.call.events import Audio, ModelError
 from channels.voice.wires.realtime_events import PAST
 from flow_engine.values import JsonValue
 
+DEFAULT_URL: Final = "wss://api.openai.com/v1/realtime"
+
 _WIRE_FORMATS: Final[dict[ports.AudioFormat, dict[str, JsonValue]]] = {
     "g711_ulaw": {"type": "audio/pcmu"},
     "g711_alaw": {"type": "audio/pcma"},
     "pcm16": {"type": "audio/pcm", "rate": 24000},
 }
+
+
+def realtime_url(base: str, key: Literal["model", "call_id"], value: str) -> str:
+    """The URL at which a session with a model is opened, or that of an accepted SIP call joined. `base` may
+    have a query of its own."""
+    url = urlsplit(base)
+    added = urlencode({key: value}, quote_via=quote)
+    return urlunsplit(url._replace(query=f"{url.query}&{added}" if url.query else added))
 
 
 def session_of(settings: ports.SessionSettings, *, carries_audio: bool = True) -> dict[str, JsonValue]:
@@ -164,8 +175,8 @@ class RealtimeLink:
     def send_function_output(self, call_id: str, output: str) -> str:
         return self._add_item("own_", _past(ports.FunctionOutputItem(call_id, output)))
 
-    def create_response(self, instructions: str | None = None) -> None:
-        self._command("response.create", {"response": {"instructions": instructions}} if instructions else {})
+    def create_response(self) -> None:
+        self._command("response.create", {})
 
     def cancel(self, response_id: str) -> None:
         self._command("response.cancel", {"response_id": response_id})

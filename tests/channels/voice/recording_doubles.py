@@ -68,8 +68,8 @@ class RecordingModel:
     def send_function_output(self, call_id: str, output: str) -> str:
         return self._item("send_function_output", call_id, output)
 
-    def create_response(self, instructions: str | None = None) -> None:
-        self.told.append(("create_response", instructions))
+    def create_response(self) -> None:
+        self.told.append(("create_response",))
 
     def cancel(self, response_id: str) -> None:
         self.told.append(("cancel", response_id))

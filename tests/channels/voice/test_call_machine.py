@@ -219,7 +219,7 @@ class TestTools:
         assert scene.model.said() == [
             ("send_function_output", "c1", '{"n":1}'),
             ("send_function_output", "c2", '{"n":2}'),
-            ("create_response", None),
+            ("create_response",),
         ]
 
     def test_the_answer_waits_for_the_end_of_the_response_that_asked(self) -> None:  # V12
@@ -502,7 +502,7 @@ class TestWatching:
         scene.wait(1.5)
         assert scene.model.said("add_text", "create_response") == [
             ("add_text", "user", "(pressed on the keypad: 42#)"),
-            ("create_response", None),
+            ("create_response",),
         ]
 
 
@@ -532,7 +532,7 @@ class TestRenewal:
         assert renewed.said("create_response") == []
         scene.call.tool_finished("c1", {"free": 3})
         assert renewed.said("send_function_output") == [("send_function_output", "c1", '{"free":3}')]
-        assert renewed.said("create_response") == [("create_response", None)]
+        assert renewed.said("create_response") == [("create_response",)]
 
     def test_everything_is_told_in_its_order_tools_with_their_answers(self) -> None:  # voice-1, V12
         scene = Scene()
@@ -570,7 +570,7 @@ class TestRenewal:
         scene.call.attach(renewed := RecordingModel(), scene.settings, resumed=True)
         assert history(renewed)[1] == FunctionOutputItem("c1", '{"order":7}')
         assert renewed.said("send_function_output") == []
-        assert renewed.said("create_response") == [("create_response", None)]
+        assert renewed.said("create_response") == [("create_response",)]
 
     def test_what_was_half_heard_of_a_lost_model_is_in_the_transcript_and_told_again(
         self,

@@ -24,7 +24,7 @@ from channels.voice.call.events import ModelEvent, StreamStarted, StreamStopped
 from channels.voice.carriers.call_control import LineControlFailed, is_transferred
 from channels.voice.carriers.sip.calls import SipCall, SipCalls, SipLine
 from channels.voice.runner import CallRunner
-from channels.voice.wires import openai_realtime, realtime_urls, sockets
+from channels.voice.wires import openai_realtime, sockets
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -85,7 +85,7 @@ class SipConnection(SipLine):
         try:
             await ws_connect(
                 lambda: socket,
-                realtime_urls.sideband_url(self._realtime.url, self._call.call_id),
+                openai_realtime.realtime_url(self._realtime.url, "call_id", self._call.call_id),
                 extra_headers=self._realtime.headers,
                 websocket_handshake_timeout=HANDSHAKE_WITHIN_S,
                 max_frame_size=sockets.MAX_MODEL_MESSAGE,

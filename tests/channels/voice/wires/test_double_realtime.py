@@ -41,9 +41,8 @@ from channels.voice.testing.realtime_session import RealtimeSession, item_number
 from channels.voice.testing.script import Fail, Reaction, Say, Script, UseTool, read_script
 from channels.voice.testing.signals import Stretch, silence, speech, stretches
 from channels.voice.testing.sockets import MOST_BYTES, Socket, eventually
-from channels.voice.wires.openai_realtime import RealtimeLink
+from channels.voice.wires.openai_realtime import RealtimeLink, realtime_url
 from channels.voice.wires.realtime_events import decode
-from channels.voice.wires.realtime_urls import connect_headers, realtime_url, sideband_url
 
 pytestmark = pytest.mark.anyio
 
@@ -94,7 +93,7 @@ def assert_known(frame: dict[str, Any]) -> None:
 @asynccontextmanager
 async def connected(server: FakeRealtime, url: str | None = None, **headers: str) -> AsyncIterator[Client]:
     client = Client()
-    target = url or realtime_url(server.url, "gpt-realtime")
+    target = url or realtime_url(server.url, "model", "gpt-realtime")
     await ws_connect(lambda: client.socket, target, extra_headers=headers, max_frame_size=MOST_BYTES)
     try:
         yield client
@@ -238,7 +237,7 @@ class TestScript:
             client.link.send_function_output(asked.call_id, '{"ok": true}')
             client.link.create_response()
             await client.until(ResponseEnded, 2)
-            client.link.create_response("Leave now.")
+            client.socket.send('{"type":"response.create","response":{"instructions":"Leave now."}}')
             await client.until(ResponseEnded, 3)
             client.link.create_response()
             await client.until(ResponseEnded, 4)
@@ -515,7 +514,7 @@ class TestHandshake:
                     pass
             assert refused.value.response is not None
             assert refused.value.response.status == 401
-            async with connected(server, **connect_headers("sk-1")) as client:
+            async with connected(server, Authorization="Bearer sk-1") as client:
                 await eventually(lambda: bool(client.frames))
             assert server.refused == 1
 
@@ -532,7 +531,7 @@ class TestHandshake:
     async def test_the_beta_and_a_session_without_a_model_are_closed(self, headers: dict[str, str]) -> None:
         """V12"""
         async with FakeRealtime() as server:
-            url = realtime_url(server.url, "gpt-realtime") if headers else server.url
+            url = realtime_url(server.url, "model", "gpt-realtime") if headers else server.url
             async with connected(server, url, **headers) as client:
                 await asyncio.wait_for(client.socket.closed.wait(), 30)
                 assert client.socket.close_code == 4000
@@ -581,7 +580,7 @@ class TestSip:
         """V12"""
         async with (
             FakeRealtime(Script.of(Say("Hi!", 100), Say("Long.", 9000))) as server,
-            connected(server, sideband_url(server.url, "rtc_1")) as client,
+            connected(server, realtime_url(server.url, "call_id", "rtc_1")) as client,
         ):
             session = await server.session()
             client.link.create_response()
@@ -613,7 +612,7 @@ class TestCommandLine:
             assert process.stdout is not None
             url = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
             client = Client()
-            await ws_connect(lambda: client.socket, realtime_url(url, "gpt-realtime"))
+            await ws_connect(lambda: client.socket, realtime_url(url, "model", "gpt-realtime"))
             client.link.create_response()
             assert (await client.until(OutputTranscript)).text == "Hello from afar."
             client.socket.drop()

@@ -19,9 +19,8 @@ from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.realtime_session import item_number
 from channels.voice.testing.script import Say, Script
 from channels.voice.testing.sockets import Socket, eventually
-from channels.voice.wires.openai_realtime import RealtimeLink
+from channels.voice.wires.openai_realtime import RealtimeLink, realtime_url
 from channels.voice.wires.realtime_events import decode
-from channels.voice.wires.realtime_urls import realtime_url
 from tests.timing import in_the_best_round
 
 pytestmark = pytest.mark.anyio
@@ -68,7 +67,7 @@ async def relaying(server: FakeRealtime) -> AsyncIterator[str]:
     relays: list[Relay] = []
 
     def upgrade(_: WSUpgradeRequest) -> Socket:
-        relays.append(Relay(realtime_url(server.url, "gpt-realtime")))
+        relays.append(Relay(realtime_url(server.url, "model", "gpt-realtime")))
         return relays[-1].line_socket
 
     listening = await ws_create_server(upgrade, "127.0.0.1", 0)
