@@ -98,17 +98,13 @@ class ModelSocket(MessageSocket):
         self._side.lost()
 
 
-async def connect_realtime(
-    realtime: Realtime, settings: ports.SessionSettings, side: ports.RealtimeListener, tap: Tap | None = None
-) -> ports.ModelLink:
-    """A connection to a model, not configured yet. Raises ModelUnreachable when there is none within some
-    seconds."""
-    socket = ModelSocket(side, tap)
+async def open_socket(socket: ModelSocket, url: str, headers: Mapping[str, str]) -> None:
+    """Raises ModelUnreachable when it is not open within some seconds."""
     try:
         await ws_connect(
             lambda: socket,
-            realtime_url(realtime.url, "model", settings.model),
-            extra_headers=realtime.headers,
+            url,
+            extra_headers=headers,
             websocket_handshake_timeout=HANDSHAKE_WITHIN_S,
             max_frame_size=MAX_MODEL_MESSAGE,
             max_redirects=0,
@@ -120,6 +116,14 @@ async def connect_realtime(
         raise ports.ModelUnreachable(f"no handshake within {HANDSHAKE_WITHIN_S:g} s") from None
     except (OSError, WSError) as error:
         raise ports.ModelUnreachable(f"{type(error).__name__}: {error}") from error
+
+
+async def connect_realtime(
+    realtime: Realtime, settings: ports.SessionSettings, side: ports.RealtimeListener, tap: Tap | None
+) -> ports.ModelLink:
+    """A connection to a model, not configured yet. Raises ModelUnreachable."""
+    socket = ModelSocket(side, tap)
+    await open_socket(socket, realtime_url(realtime.url, "model", settings.model), realtime.headers)
     return RealtimeLink(socket.send, socket.close, send_audio=socket.send_audio)
 
 

@@ -16,15 +16,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import structlog
-from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
-from channels.voice.bridge import HANDSHAKE_WITHIN_S, ModelSocket, Realtime, Tap
+from channels.voice.bridge import ModelSocket, Realtime, Tap, open_socket
 from channels.voice.call import ports
 from channels.voice.call.events import ModelEvent, StreamStarted, StreamStopped
 from channels.voice.carriers.call_control import LineControlFailed, is_transferred
 from channels.voice.carriers.sip.calls import SipCall, SipCalls, SipLine
 from channels.voice.runner import CallRunner
-from channels.voice.wires import openai_realtime, sockets
+from channels.voice.wires import openai_realtime
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -82,18 +81,8 @@ class SipConnection(SipLine):
                 self._is_accepted = True
         session = _Session(side, self)
         socket = session.socket = ModelSocket(session, self._tap)
-        try:
-            await ws_connect(
-                lambda: socket,
-                openai_realtime.realtime_url(self._realtime.url, "call_id", self._call.call_id),
-                extra_headers=self._realtime.headers,
-                websocket_handshake_timeout=HANDSHAKE_WITHIN_S,
-                max_frame_size=sockets.MAX_MODEL_MESSAGE,
-                max_redirects=0,
-                enable_auto_ping=True,
-            )
-        except (OSError, WSError) as error:
-            raise ports.ModelUnreachable(f"{type(error).__name__}: {error}") from error
+        url = openai_realtime.realtime_url(self._realtime.url, "call_id", self._call.call_id)
+        await open_socket(socket, url, self._realtime.headers)
         self._is_accepted = True
         self._link = _SipLink(session, socket)
         return self._link
