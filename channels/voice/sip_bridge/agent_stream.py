@@ -4,17 +4,17 @@ The agent is on this machine, and takes calls of it without a signature where it
 """
 
 import base64
-import binascii
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Protocol, cast
+from typing import Protocol
 from urllib.parse import urlencode
 from xml.sax.saxutils import unescape
 
 import orjson
 from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
+from channels.voice.wires import frames
 from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MessageSocket
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
 
@@ -119,23 +119,21 @@ class AgentStream(MessageSocket):
 
     def message(self, message: bytes) -> None:
         try:
-            read: object = orjson.loads(message)
-        except orjson.JSONDecodeError:
-            read = None
-        event = cast("dict[str, object]", read) if isinstance(read, dict) else {}
-        kind, media, mark = (event.get(name) for name in ("event", "media", "mark"))
-        if kind == "media" and isinstance(media, dict):
-            payload = cast("dict[str, object]", media).get("payload")
-            try:
-                self.line.play(base64.b64decode(str(payload), validate=True))
-            except binascii.Error:
-                self.unreadable("media that is not base64")
-        elif kind == "mark" and isinstance(mark, dict):
-            self.line.mark(str(cast("dict[str, object]", mark).get("name")))
-        elif kind == "clear":
-            self.line.clear()
-        else:
-            self.unreadable("no event that a line knows")
+            event = frames.read_object(message)
+            match event.get("event"):
+                case "media":
+                    payload = frames.text(frames.part(event, "media"), "payload")
+                    self.line.play(base64.b64decode(payload, validate=True))
+                case "mark":
+                    self.line.mark(frames.text(frames.part(event, "mark"), "name"))
+                case "clear":
+                    self.line.clear()
+                case _:
+                    self.unreadable("no event that a line knows")
+        except frames.Malformed as wrong:
+            self.unreadable(str(wrong))
+        except ValueError:  # characters beyond ASCII too
+            self.unreadable("media that is not base64")
 
     def gone(self) -> None:
         self._over()
