@@ -50,7 +50,7 @@ class Server(Protocol):
     def send(self, datagram: bytes) -> None: ...
 
     async def request(
-        self, method: str, uri: str, headers: list[tuple[str, str]], *, number: int, branch: str | None = None
+        self, method: str, uri: str, headers: list[tuple[str, str]], *, number: int
     ) -> messages.SipMessage: ...
 
 

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import structlog
 
-from channels.voice.sip_bridge import messages, registration
+from channels.voice.sip_bridge import messages
 from channels.voice.sip_bridge.account import Account
 from channels.voice.sip_bridge.dialog import ALLOW, SipDialog
 from channels.voice.sip_bridge.invites import AGAIN_S, MOST_TRIES
@@ -43,6 +43,15 @@ MOST_REGISTER_TRIPS = 6
 
 DRAIN_S = 30.0
 """Less than the manager's 40 s, after which it kills."""
+
+EXPIRES_S = 300
+LONGEST_S = 3600
+"""That a registration is taken for (RFC 3261, 10.3)."""
+
+_RECEIVED = re.compile(r";received=([^;\s]+)")
+_RPORT = re.compile(r";rport=([0-9]{1,5})")
+_ENTRY = re.compile(r'(?:"[^"]*"|<[^>]*>|[^,"<])+')
+_EXPIRES = re.compile(r">[^>]*;\s*expires\s*=\s*([0-9]+)", re.IGNORECASE)
 
 log: Any = structlog.get_logger("flow_engine.voice.sip_bridge")
 
@@ -72,7 +81,7 @@ class SipPhone(asyncio.DatagramProtocol):
         self._answers: dict[str, asyncio.Future[messages.SipMessage]] = {}
         self._identity = uuid.uuid4().hex
         self._numbers = 0
-        self._expires_s = registration.EXPIRES_S
+        self._expires_s = EXPIRES_S
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
         self._transport: asyncio.DatagramTransport | None = None
@@ -169,11 +178,11 @@ class SipPhone(asyncio.DatagramProtocol):
             self._transport.sendto(datagram)
 
     async def request(
-        self, method: str, uri: str, headers: list[tuple[str, str]], *, number: int, branch: str | None = None
+        self, method: str, uri: str, headers: list[tuple[str, str]], *, number: int
     ) -> messages.SipMessage:
         """The last response to a request, which is sent until one comes; `number` is that of its CSeq. Raises
         TimeoutError after 15 s."""
-        branch = branch or "z9hG4bK" + uuid.uuid4().hex
+        branch = "z9hG4bK" + uuid.uuid4().hex
         via = f"SIP/2.0/UDP {self._address[0]}:{self._address[1]};rport;branch={branch}"
         own = [("via", via), ("max-forwards", "70"), ("cseq", f"{number} {method}")]
         datagram = messages.write_message(f"{method} {uri} SIP/2.0", [*own, *headers])
@@ -203,10 +212,10 @@ class SipPhone(asyncio.DatagramProtocol):
                 reply = await self.request("REGISTER", uri, [*headers, *proof], number=self._numbers)
             except TimeoutError:
                 raise ServerAway("the server does not answer") from None
-            seen = registration.seen_address(reply, self._address)
+            seen = _seen_address(reply, self._address)
             is_moved, self._address = seen != self._address, seen
             if 200 <= reply.status < 300 and not is_moved:
-                return registration.granted_s(reply, self.contact)
+                return granted_s(reply, self.contact)
             shortest_s = whole_number_in(reply.first("min-expires")) or 0
             if reply.status in (401, 407) and proofs < 2:
                 try:
@@ -278,6 +287,24 @@ class SipPhone(asyncio.DatagramProtocol):
         if call is None or until < asyncio.get_running_loop().time():
             return None
         return None if _begins_call(message) and not call.is_begun_by(message) else call
+
+
+def _seen_address(reply: messages.SipMessage, own: tuple[str, int]) -> tuple[str, int]:
+    """This side's, as the server sees it."""
+    via = reply.first("via")
+    host, port = _RECEIVED.search(via), _RPORT.search(via)
+    return host[1] if host else own[0], int(port[1]) if port else own[1]
+
+
+def granted_s(reply: messages.SipMessage, contact: str) -> float:
+    """For how many seconds `contact`, `<sip:user@host:port>`, is registered: the server names every phone of
+    the account. Where it has rewritten the only one, that is meant."""
+    entries = [entry for _, value in reply.all("contact") for entry in _ENTRY.findall(value)]
+    begin = re.escape(contact.removesuffix(">"))
+    own = [entry for entry in entries if re.search(begin + "[>;]", entry, re.IGNORECASE)]
+    found = [_EXPIRES.search(entry) for entry in own or entries[: len(entries) == 1]]
+    expires = found[0][1] if found and found[0] else reply.first("expires").partition(";")[0].strip()
+    return float(min(whole_number_in(expires) or EXPIRES_S, LONGEST_S))
 
 
 def _begins_call(message: messages.SipMessage) -> bool:

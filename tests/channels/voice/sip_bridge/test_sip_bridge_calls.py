@@ -18,7 +18,6 @@ from channels.voice.sip_bridge import agent_stream as agent_stream_module
 from channels.voice.sip_bridge import dialog as dialog_module
 from channels.voice.sip_bridge import invites as invites_module
 from channels.voice.sip_bridge import phone as phone_module
-from channels.voice.sip_bridge import registration as registration_module
 from channels.voice.sip_bridge.account import Account
 from channels.voice.sip_bridge.phone import SipPhone
 from channels.voice.sip_bridge.rtp import A_LAW_OF_MU, MU_LAW_OF_A
@@ -452,7 +451,7 @@ async def test_a_server_that_has_moved_is_found_where_its_name_leads_now(  # V13
     monkeypatch.setattr(phone_module, "RETRY_S", 0.01)
     monkeypatch.setattr(phone_module, "AGAIN_S", 0.01)
     monkeypatch.setattr(phone_module, "MOST_TRIES", 3)
-    monkeypatch.setattr(registration_module, "EXPIRES_S", 1)
+    monkeypatch.setattr(phone_module, "EXPIRES_S", 1)
     async with FakeTrunk({"desk": "secret"}) as before, FakeTrunk({"desk": "secret"}) as after:
         leads_to, port = before, int(before.domain.partition(":")[2])
 

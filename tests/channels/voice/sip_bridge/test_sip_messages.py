@@ -14,7 +14,7 @@ from channels.voice.sip_bridge.messages import (
     write_message,
     write_response,
 )
-from channels.voice.sip_bridge.registration import granted_s
+from channels.voice.sip_bridge.phone import granted_s
 
 INVITE = (
     b"INVITE sip:desk@192.0.2.4 SIP/2.0\r\nVia: SIP/2.0/UDP a;branch=1\r\nv: SIP/2.0/UDP b;branch=2\r\n"
