@@ -25,8 +25,7 @@ from pydantic import SecretStr
 
 from channels.voice.carriers.call_control import caller_number
 from channels.voice.carriers.sip.webhook import WebhookVerifier
-from channels.voice.manager.fleet import SipAccount
-from channels.voice.sip_bridge.account import checked_username, server_in
+from channels.voice.sip_bridge.account import Account, checked_username, server_in
 from flow_engine.documents.findings import json_type, listed, quoted
 from flow_engine.errors import CallTheOperator, Finding, pointer
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
@@ -52,7 +51,7 @@ class Listed:
     id: str
     name: str
     type: str
-    sip: SipAccount | None = None
+    sip: Account | None = None
     public_url: str | None = None
     webhook_secret: SecretStr | None = None
     phone_number: str | None = None
@@ -135,8 +134,8 @@ def _entries(document: JsonValue) -> tuple[tuple[str, ...], Sequence[JsonValue]]
     raise ListUnavailable(f"{PATH} answered with no list; accepted are a list, or an object with 'agents'")
 
 
-def _account(sip: SipAccount) -> Hashable:
-    host, port = server_in(sip.domain)
+def _account(sip: Account) -> Hashable:
+    host, port = sip.server
     return host.casefold(), port, sip.username
 
 
@@ -237,12 +236,12 @@ class _Fields:
             self.complain(name, "wrong_type", f"must be true or false, not {json_type(value)}")
         return value is True
 
-    def sip_account(self) -> SipAccount | None:
+    def sip_account(self) -> Account | None:
         domain, username = self.checked("sipDomain", server_in), self.checked("sipUsername", checked_username)
         password = self.text("sipPassword")
         if domain is None or username is None or password is None:
             return None
-        return SipAccount(domain, username, SecretStr(password))
+        return Account(domain, username, SecretStr(password))
 
 
 def is_public_url(url: str) -> bool:

@@ -32,16 +32,9 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import SecretStr
 
+from channels.voice.sip_bridge.account import Account
+
 Role = Literal["agent", "bridge"]
-
-
-@dataclass(frozen=True, slots=True)
-class SipAccount:
-    """What a SIP bridge registers with."""
-
-    domain: str
-    username: str
-    password: SecretStr
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +42,7 @@ class BridgeSpec:
     """What a bridge's process is started from. `port` is its agent's."""
 
     port: int
-    sip: SipAccount
+    sip: Account
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,7 @@ class AgentSpec:
 
     port: int
     config: str
-    sip: SipAccount | None = None
+    sip: Account | None = None
     public_url: str | None = None
     webhook_secret: SecretStr | None = None
 

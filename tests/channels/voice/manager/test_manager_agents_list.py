@@ -18,7 +18,7 @@ from channels.voice.manager.agents_list import (
     fetch_agents,
     read_agents,
 )
-from channels.voice.manager.fleet import SipAccount
+from channels.voice.sip_bridge.account import Account
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
 from service.cli import app
 
@@ -51,7 +51,7 @@ def test_both_spellings_of_an_entry_are_read_and_the_rest_is_ignored() -> None: 
     ) == AgentsList(
         (
             Listed("a-1", 'Chez "A"', "restaurant"),
-            Listed("b_2.x", "B", "medical", SipAccount("sip.example", "chez-a", SecretStr("s3cret"))),
+            Listed("b_2.x", "B", "medical", Account("sip.example", "chez-a", SecretStr("s3cret"))),
             Listed("c", "C", "restaurant"),
         ),
         (),

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from channels.voice.manager.directory import locked_directory
-from channels.voice.manager.fleet import AgentSpec, BridgeSpec, SipAccount
+from channels.voice.manager.fleet import AgentSpec, BridgeSpec
 from channels.voice.manager.processes import agent_environment, bridge_environment
 from channels.voice.manager.roster import LAST_PORT, given_port, is_free
+from channels.voice.sip_bridge.account import Account
 from flow_engine.errors import CallTheOperator
 
 
@@ -160,7 +161,7 @@ def test_nobody_gets_secrets_that_are_not_for_them() -> None:  # V13
         "SIP_TRACE": "1",
         "FLOW_ENGINE_VOICE_DRAIN_S": "15",
     }
-    assert bridge_environment(inherited, BridgeSpec(5050, SipAccount("d", "u", SecretStr("p")))) == {
+    assert bridge_environment(inherited, BridgeSpec(5050, Account("d", "u", SecretStr("p")))) == {
         "PATH": "/bin",
         "SIP_TRACE": "1",
         "SIP_DOMAIN": "d",

@@ -20,14 +20,14 @@ from channels.voice.manager.fleet import (
     Phase,
     ProcessState,
     Seen,
-    SipAccount,
     next_wanted,
     reconcile,
     step_agent,
     step_bridge,
 )
+from channels.voice.sip_bridge.account import Account
 
-SIP = SipAccount("sip.example", "host", SecretStr("s3cret"))
+SIP = Account("sip.example", "host", SecretStr("s3cret"))
 OLD = AgentSpec(5050, "old", SIP)
 NEW = AgentSpec(5050, "new", SIP)
 LIMITS = Limits(
@@ -241,7 +241,7 @@ class TestBridge:
         [
             None,
             replace(OLD, sip=None),
-            replace(OLD, sip=SipAccount("sip.example", "host", SecretStr("another"))),
+            replace(OLD, sip=Account("sip.example", "host", SecretStr("another"))),
             replace(OLD, port=5051),
         ],
     )

@@ -26,9 +26,9 @@ from channels.voice.manager.fleet import (
     Phase,
     Role,
     Seen,
-    SipAccount,
     reconcile,
 )
+from channels.voice.sip_bridge.account import Account
 
 LIMITS = Limits(start_s=10, drain_s=30, settle_s=2, stop_s=5, stable_s=20, backoff_max_s=8, starts_at_once=2)
 IDS = ("a", "b", "c")
@@ -128,7 +128,7 @@ class World:
 
 
 CONFIGS = st.sampled_from(("one", "two"))
-ACCOUNTS = st.sampled_from((None, SipAccount("d", "u", SecretStr("p")), SipAccount("d", "u", SecretStr("q"))))
+ACCOUNTS = st.sampled_from((None, Account("d", "u", SecretStr("p")), Account("d", "u", SecretStr("q"))))
 SLOTS = st.tuples(st.sampled_from(IDS), st.sampled_from(("agent", "agent", "bridge")))
 EVENTS = st.lists(
     st.one_of(
@@ -146,7 +146,7 @@ EVENTS = st.lists(
 def happen(world: World, event: tuple[object, ...]) -> None:
     match event:
         case ("want", str(agent_id), str(config), sip):
-            assert sip is None or isinstance(sip, SipAccount)
+            assert sip is None or isinstance(sip, Account)
             world.wanted[agent_id] = AgentSpec(PORTS[agent_id], config, sip)
         case ("want all", str(config), sip):
             for agent_id in IDS:
