@@ -30,7 +30,7 @@ CARRIERS: Final[Mapping[str, CarrierRow]] = {
     "twilio": CarrierRow(
         media_streams.TwilioStreams(),
         twiml.TwiMl(),
-        carrier.open_twilio,
+        carrier.TwilioCarrier,
         lambda settings: (settings.twilio_api_url,),
     ),
 }

@@ -16,7 +16,6 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
 from pydantic import Field, SecretStr, field_validator
@@ -129,23 +128,17 @@ class TwilioSettings(BaseSettings):
         return base_url(url)
 
 
-@dataclass(frozen=True, slots=True)
-class TwilioAccount:
-    """Without `auth_token` calls from elsewhere than this machine are refused, without either value none is
-    transferred. `api_url` is the URL of the REST interface."""
-
-    sid: str | None = None
-    auth_token: str | None = None
-    api_url: str = DEFAULT_API_URL
-
-
 class TwilioCarrier(TwilioStreams, TwiMl):
-    """Implements `Carrier`. Requests are signed for `address`; REST goes through `sender`."""
+    """Implements `Carrier`. Requests are signed for `address`; REST goes through `sender`. Without a token
+    calls from elsewhere than this machine are refused, without it or an account none is transferred."""
 
-    def __init__(self, account: TwilioAccount, address: PublicAddress, sender: OutboundSender) -> None:
-        self._account = account
+    def __init__(self, settings: TwilioSettings, address: PublicAddress, sender: OutboundSender) -> None:
+        token = settings.twilio_auth_token
+        self._token = None if token is None else token.get_secret_value()
+        self._account_sid = settings.twilio_account_sid
+        self._api_url = settings.twilio_api_url
         self._sender = sender
-        self._validator = TwilioRequestValidator(account.auth_token, address)
+        self._validator = TwilioRequestValidator(self._token, address)
 
     def admit(self, request: RequestInfo, body: bytes | None) -> CallOffer:
         if body is None:
@@ -166,16 +159,15 @@ class TwilioCarrier(TwilioStreams, TwiMl):
     async def transfer(self, call_id: str | None, target: str) -> None:
         """Twilio ends the stream when the call is redirected. Raises LineControlFailed, also without an
         account or a stream that names its call, and CorrectTheInput `transfer_target_invalid`."""
-        account = self._account
         document = dial_twiml(parse_target(target))
-        if account.sid is None or account.auth_token is None or call_id is None:
+        if self._account_sid is None or self._token is None or call_id is None:
             raise LineControlFailed(
                 "a transfer on Twilio needs FLOW_ENGINE_TWILIO_ACCOUNT_SID, FLOW_ENGINE_TWILIO_AUTH_TOKEN "
                 "and a stream that names its call"
             )
         step = "the transfer of a call on Twilio"
-        calls = f"{account.api_url.rstrip('/')}/2010-04-01/Accounts/{quote(account.sid, safe='')}/Calls"
-        credentials = base64.b64encode(f"{account.sid}:{account.auth_token}".encode()).decode()
+        calls = f"{self._api_url}/2010-04-01/Accounts/{quote(self._account_sid, safe='')}/Calls"
+        credentials = base64.b64encode(f"{self._account_sid}:{self._token}".encode()).decode()
         headers = {
             "Authorization": f"Basic {credentials}",
             "Content-Type": "application/x-www-form-urlencoded",
@@ -183,13 +175,3 @@ class TwilioCarrier(TwilioStreams, TwiMl):
         url = f"{calls}/{quote(call_id, safe='')}.json"
         content = urlencode({"Twiml": document}).encode()
         check(step, await post(self._sender, step, url, headers, content))
-
-
-def open_twilio(settings: TwilioSettings, address: PublicAddress, sender: OutboundSender) -> TwilioCarrier:
-    token = settings.twilio_auth_token
-    account = TwilioAccount(
-        settings.twilio_account_sid,
-        None if token is None else token.get_secret_value(),
-        settings.twilio_api_url,
-    )
-    return TwilioCarrier(account, address, sender)

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from adapters.outbound.fake import Answer, ScriptedOutbound
 from channels.voice.carriers.call_control import LineControlFailed
 from channels.voice.carriers.sip.calls import SipCalls, SipLine, sip_call
-from channels.voice.carriers.twilio.carrier import TwilioAccount, TwilioCarrier
+from channels.voice.carriers.twilio.carrier import TwilioCarrier, TwilioSettings
 from channels.voice.server.public_address import PublicAddress
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
@@ -162,8 +162,9 @@ class TestTheLine:
 
 
 def twilio(outbound: ScriptedOutbound, **account: Any) -> TwilioCarrier:
-    credentials: dict[str, Any] = {"sid": "AC1", "auth_token": "token", **account}
-    return TwilioCarrier(TwilioAccount(**credentials), PublicAddress(), outbound)
+    credentials: dict[str, Any] = {"account_sid": "AC1", "auth_token": "token", **account}
+    settings = TwilioSettings(**{f"twilio_{name}": value for name, value in credentials.items()})
+    return TwilioCarrier(settings, PublicAddress(), outbound)
 
 
 class TestTransferOnTwilio:
@@ -195,7 +196,7 @@ class TestTransferOnTwilio:
             await carrier.transfer("CA1", "sales")
         assert len(outbound.calls) == 2
 
-    @pytest.mark.parametrize("lacks", [{"sid": None}, {"auth_token": None}])
+    @pytest.mark.parametrize("lacks", [{"account_sid": None}, {"auth_token": None}])
     async def test_needs_an_account_and_a_call(self, lacks: dict[str, None]) -> None:  # V12
         outbound = ScriptedOutbound({})
         with pytest.raises(LineControlFailed, match="FLOW_ENGINE_TWILIO_ACCOUNT_SID"):
