@@ -63,19 +63,16 @@ class SessionUpdated:
 
     input_format: str | None
     output_format: str | None
-    voice: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """The caller began to speak; `item_id` is the item that the speech will become."""
-
-    item_id: str | None
+    """The caller began to speak."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechStopped:
-    item_id: str | None
+    """The caller has spoken to the end of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +149,14 @@ class AgentAudio(msgspec.Struct, frozen=True, gc=False):
 class AgentAudioEnded:
     """No more audio of the item comes."""
 
-    response_id: str
     item_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A completed call of a tool; `arguments` is the JSON text as the model wrote it. `arguments` are the
-    JSON text of the model, perhaps invalid."""
+    """A completed call of a tool; `arguments` is the JSON text as the model wrote it, perhaps invalid."""
 
     response_id: str
-    item_id: str
     call_id: str
     name: str
     arguments: str

@@ -51,7 +51,7 @@ def _agent_audio(message: frames.Object) -> events.AgentAudio:
 
 
 def _agent_audio_ended(message: frames.Object) -> events.AgentAudioEnded:
-    return events.AgentAudioEnded(frames.name(message, "response_id"), frames.name(message, "item_id"))
+    return events.AgentAudioEnded(frames.name(message, "item_id"))
 
 
 def _output_transcript(message: frames.Object) -> events.OutputTranscript:
@@ -97,7 +97,6 @@ def _function_call(message: frames.Object) -> events.FunctionCall | None:
         return None
     return events.FunctionCall(
         response_id=frames.name(message, "response_id"),
-        item_id=frames.name(item, "id"),
         call_id=frames.name(item, "call_id"),
         name=frames.name(item, "name"),
         arguments=frames.text(item, "arguments"),
@@ -108,15 +107,9 @@ def _session_updated(message: frames.Object) -> events.SessionUpdated:
     session = frames.part(message, "session")
     audio = frames.optional_part(session, "audio")
     heard, spoken = frames.optional_part(audio, "input"), frames.optional_part(audio, "output")
-    voice = spoken.get("voice", session.get("voice"))
-    if isinstance(voice, dict):
-        voice = frames.name(cast(frames.Object, voice), "id")
-    if not isinstance(voice, str | None):
-        raise frames.Malformed("voice that is no text")
     return events.SessionUpdated(
         input_format=_format(heard) or frames.optional_text(session, "input_audio_format"),
         output_format=_format(spoken) or frames.optional_text(session, "output_audio_format"),
-        voice=voice,
     )
 
 
@@ -160,8 +153,8 @@ _READERS: Final[dict[str, Callable[[frames.Object], events.ModelEvent | None]]] 
         frames.name(m, "item_id"), ""
     ),
     "input_audio_buffer.committed": lambda m: events.InputCommitted(frames.name(m, "item_id")),
-    "input_audio_buffer.speech_started": lambda m: events.SpeechStarted(frames.optional_text(m, "item_id")),
-    "input_audio_buffer.speech_stopped": lambda m: events.SpeechStopped(frames.optional_text(m, "item_id")),
+    "input_audio_buffer.speech_started": lambda _: events.SpeechStarted(),
+    "input_audio_buffer.speech_stopped": lambda _: events.SpeechStopped(),
     "session.updated": _session_updated,
     "output_audio_buffer.started": lambda _: events.OutputBufferState(playing=True),
     "output_audio_buffer.stopped": _not_playing,

@@ -77,7 +77,7 @@ class Scene:
         self.goes(ItemAdded(item, "assistant"))
         self.goes(*[AgentAudio(response, item, 0, FRAME)] * (ms // 20))
         if ends:
-            self.goes(AgentAudioEnded(response, item), OutputTranscript(item, f"words of {item}"))
+            self.goes(AgentAudioEnded(item), OutputTranscript(item, f"words of {item}"))
 
     def answers(self, item: str, ms: int, response: str = "r1") -> None:
         self.goes(ResponseStarted(response))
@@ -101,7 +101,7 @@ class Scene:
 
 
 def tool(call_id: str, name: str = "look_up", response: str = "r1") -> FunctionCall:
-    return FunctionCall(response, f"item-{call_id}", call_id, name, "{}")
+    return FunctionCall(response, call_id, name, "{}")
 
 
 def history(model: RecordingModel) -> list[HistoryItem]:
@@ -125,7 +125,7 @@ class TestBargeIn:
         scene.speaks("a", 2000)
         scene.speaks("b", 2000, ends=False)
         scene.now += 1.5
-        scene.goes(SpeechStarted("u"))
+        scene.goes(SpeechStarted())
         assert scene.line.told[-1] == ("clear",)
         assert scene.model.said() == [("cancel", "r1"), ("truncate", "a", 0, 1500), ("delete_item", "b")]
 
@@ -133,7 +133,7 @@ class TestBargeIn:
         scene = Scene()
         scene.answers("a", 10_000)
         scene.now += 3
-        scene.goes(SpeechStarted("u"))
+        scene.goes(SpeechStarted())
         assert scene.model.said() == [("truncate", "a", 0, 3000)]
 
     def test_late_audio_is_never_heard(self) -> None:  # V12
@@ -141,7 +141,7 @@ class TestBargeIn:
         scene.goes(ResponseStarted("r1"))
         scene.speaks("a", 1000, ends=False)
         scene.now += 0.5
-        scene.goes(SpeechStarted("u"))
+        scene.goes(SpeechStarted())
         scene.forget()
         scene.speaks("a", 600)
         scene.speaks("late", 600)
@@ -150,7 +150,7 @@ class TestBargeIn:
 
     def test_an_item_that_comes_too_late_to_be_heard_is_forgotten(self) -> None:  # V12
         scene = Scene()
-        scene.goes(ResponseStarted("r1"), SpeechStarted("u"))
+        scene.goes(ResponseStarted("r1"), SpeechStarted())
         scene.forget()
         scene.speaks("late", 600)
         scene.goes(ResponseEnded("r1", "cancelled"))
@@ -162,7 +162,7 @@ class TestBargeIn:
         scene.now += 2
         scene.plays_all()
         scene.forget()
-        scene.goes(SpeechStarted("u"))
+        scene.goes(SpeechStarted())
         assert (scene.line.told, scene.model.told) == ([], [])
 
     def test_old_marks_say_nothing_about_new_audio(self) -> None:  # V12
@@ -170,13 +170,13 @@ class TestBargeIn:
         scene.answers("a", 1000)
         scene.now += 0.5
         old = scene.line.marks
-        scene.goes(SpeechStarted("u"), SpeechStopped("u"))
+        scene.goes(SpeechStarted(), SpeechStopped())
         scene.forget()
         scene.answers("b", 2000, "r2")
         for name in old:
             scene.call.line_event(MarkReturned(name))
         scene.now += 0.4
-        scene.goes(SpeechStarted("v"))
+        scene.goes(SpeechStarted())
         assert scene.call.counts.old_marks == len(old)
         assert scene.model.said("truncate") == [("truncate", "b", 0, 400)]
 
@@ -184,16 +184,16 @@ class TestBargeIn:
         scene = Scene(SessionSettings("Read the terms.", allow_interruptions=False))
         scene.answers("a", 1000)
         scene.forget()
-        scene.goes(SpeechStarted("u"))
+        scene.goes(SpeechStarted())
         assert (scene.line.told, scene.model.told) == ([], [])
 
     def test_a_response_that_begins_while_the_caller_speaks_is_put_off(self) -> None:  # V12
         scene = Scene()
         scene.call.instruct("Say hello.")
         assert scene.asks() == 1
-        scene.goes(SpeechStarted("u"), ResponseStarted("r1"))
+        scene.goes(SpeechStarted(), ResponseStarted("r1"))
         assert scene.model.said("cancel") == [("cancel", "r1")]
-        scene.goes(ResponseEnded("r1", "cancelled"), SpeechStopped("u"))
+        scene.goes(ResponseEnded("r1", "cancelled"), SpeechStopped())
         assert scene.asks() == 1
         scene.goes(ResponseStarted("r2"))  # the model's own, which has the instruction too
         scene.goes(ResponseEnded("r2", "completed"))
@@ -203,7 +203,7 @@ class TestBargeIn:
     def test_on_a_line_that_the_models_side_plays_itself_it_is_told_to_stop(self) -> None:  # V12
         scene = Scene(line_plays=False)
         scene.goes(ResponseStarted("r1"), ItemAdded("a", "assistant"), OutputBufferState(playing=True))
-        scene.goes(SpeechStarted("u"))
+        scene.goes(SpeechStarted())
         assert scene.line.told == [("clear",)]
         assert scene.model.said() == [("cancel", "r1")]
 
@@ -232,9 +232,9 @@ class TestTools:
 
     def test_a_caller_who_speaks_meanwhile_gets_one_response_to_both(self) -> None:  # V12
         scene = Scene()
-        scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"), SpeechStarted("u"))
+        scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"), SpeechStarted())
         scene.call.tool_finished("c1", None)
-        scene.goes(ItemAdded("own1", None), SpeechStopped("u"), ResponseStarted("r2"))
+        scene.goes(ItemAdded("own1", None), SpeechStopped(), ResponseStarted("r2"))
         scene.goes(ResponseEnded("r2", "completed"))
         scene.wait(6)
         assert scene.asks() == 0
@@ -242,7 +242,7 @@ class TestTools:
     def test_a_response_that_began_before_the_answer_arrived_does_not_count_as_its(self) -> None:  # V12
         scene = Scene()
         scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"))
-        scene.goes(SpeechStarted("u"), SpeechStopped("u"))
+        scene.goes(SpeechStarted(), SpeechStopped())
         scene.call.tool_finished("c1", None)
         scene.goes(ResponseStarted("r2"), ItemAdded("own1", None), ResponseEnded("r2", "completed"))
         assert scene.asks() == 1
@@ -262,7 +262,7 @@ class TestTools:
         scene.speaks("a", 3000)
         scene.goes(tool("c1"), ResponseEnded("r1", "completed"))
         scene.now += 1
-        scene.goes(SpeechStarted("u"))
+        scene.goes(SpeechStarted())
         assert scene.line.told[-1] == ("clear",)
         scene.call.tool_finished("c1", "done")
         assert scene.model.said("send_function_output") == [("send_function_output", "c1", '"done"')]
@@ -335,7 +335,7 @@ class TestLeaving:
         scene = Scene()
         self.hangs_up(scene)
         scene.forget()
-        scene.goes(SpeechStarted("u"), SpeechStopped("u"), ResponseStarted("r2"))
+        scene.goes(SpeechStarted(), SpeechStopped(), ResponseStarted("r2"))
         assert scene.line.told == []
         assert scene.model.said() == [("cancel", "r2")]
 
@@ -394,7 +394,7 @@ class TestLeaving:
         scene.wait(1)
         assert scene.hooks.moves == ["+390212345"]  # asked for once
         scene.call.transfer_ended(False)
-        scene.goes(SpeechStarted("u"), SpeechStopped("u"))
+        scene.goes(SpeechStarted(), SpeechStopped())
         scene.answers("sorry", 500)
         scene.plays_all()
         assert (scene.hooks.ended, scene.model.said("cancel")) == ([], [])
@@ -473,7 +473,7 @@ class TestWatching:
 
     def test_a_turn_that_the_model_lets_pass_is_answered_on_request(self) -> None:  # V12
         scene = Scene()
-        scene.goes(SpeechStarted("u"), SpeechStopped("u"))
+        scene.goes(SpeechStarted(), SpeechStopped())
         scene.wait(4.5)
         assert scene.asks() == 0
         scene.wait(1)
@@ -597,7 +597,7 @@ class TestRenewal:
         renewed = RecordingModel()
         scene.call.attach(renewed, scene.settings, resumed=True)
         scene.now += 1
-        scene.goes(SpeechStarted("u"))
+        scene.goes(SpeechStarted())
         assert scene.line.told[-1] == ("clear",)
         assert renewed.said("truncate", "delete_item") == []
 
@@ -640,7 +640,7 @@ class TestTranscript:
         scene.goes(*[AgentAudio("r1", "a", 0, FRAME)] * 100)
         scene.goes(OutputTranscript("a", "one two three four five six seven eight nine ten"))
         scene.now += 1
-        scene.goes(SpeechStarted("u"))
+        scene.goes(SpeechStarted())
         scene.wait(0.2)
         [turn] = scene.hooks.turns
         assert (turn.text, turn.interrupted) == ("one two three four five …", True)
@@ -697,7 +697,7 @@ class TestTrouble:
 
     def test_what_the_model_would_not_begin_for_a_turn_is_asked_for_when_it_can(self) -> None:  # V12
         scene = Scene()
-        scene.goes(ResponseStarted("r1"), SpeechStarted("u"), SpeechStopped("u"))
+        scene.goes(ResponseStarted("r1"), SpeechStarted(), SpeechStopped())
         scene.goes(ModelError("conversation_already_has_active_response", "busy"))
         scene.goes(ResponseEnded("r1", "cancelled"))
         assert scene.asks() == 1
@@ -774,7 +774,7 @@ class TestTrouble:
 
     def test_how_long_a_caller_waits_for_an_answer_and_what_it_cost_are_counted(self) -> None:  # V14
         scene = Scene()
-        scene.goes(SpeechStarted("u"), SpeechStopped("u"))
+        scene.goes(SpeechStarted(), SpeechStopped())
         scene.now += 0.7
         scene.goes(ResponseStarted("r1"))
         scene.speaks("a", 100)

@@ -46,7 +46,7 @@ from tests.channels.voice.books import Book, Watcher
 from tests.channels.voice.recording_doubles import RecordingLine, RecordingModel
 
 FRAME = base64.b64encode(b"\xff" * 160)
-CONFIRMED = SessionUpdated("g711_ulaw", "g711_ulaw", "sage")
+CONFIRMED = SessionUpdated("g711_ulaw", "g711_ulaw")
 STARTED = StreamStarted("MZ1", "CA1", {"callerPhone": "+390212345678"})
 
 
@@ -76,7 +76,7 @@ class Models:
             )
             loop.call_later(0.1, side.event, error)
         elif how == "insists":
-            loop.call_later(0.1, side.event, SessionUpdated("pcm16", "pcm16", None))
+            loop.call_later(0.1, side.event, SessionUpdated("pcm16", "pcm16"))
         elif how != "never confirms":
             loop.call_later(0.1, side.event, CONFIRMED)
         return link
@@ -406,7 +406,7 @@ def test_a_tool_that_breaks_has_an_answer_too() -> None:  # V6
 
     async def asks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
-        stage.event(FunctionCall("r1", "i", "c1", "look_up", "{}"))
+        stage.event(FunctionCall("r1", "c1", "look_up", "{}"))
         await hangs_up(stage, runner)
 
     stage = Stage(Book(tool=breaks)).play(asks)
@@ -424,9 +424,7 @@ def test_a_tool_has_all_the_time_that_a_config_may_give_it_and_no_more_than_300_
 
     async def asks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
-        stage.event(
-            ResponseStarted("r1"), *(FunctionCall("r1", each, each, each, "{}") for each in ("119", "400"))
-        )
+        stage.event(ResponseStarted("r1"), *(FunctionCall("r1", each, each, "{}") for each in ("119", "400")))
         stage.event(ResponseEnded("r1", "completed"))
         await hangs_up(stage, runner, 310)
 
@@ -455,9 +453,9 @@ def test_a_tool_that_changes_the_scene_stops_the_others_and_not_itself() -> None
     async def asks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
         stage.event(ResponseStarted("r0"), ResponseEnded("r0", "completed"))
-        stage.event(FunctionCall("r1", "i", "c1", "slow", "{}"))
+        stage.event(FunctionCall("r1", "c1", "slow", "{}"))
         await asyncio.sleep(1)
-        stage.event(FunctionCall("r1", "j", "c2", "change_task", "{}"))
+        stage.event(FunctionCall("r1", "c2", "change_task", "{}"))
         await hangs_up(stage, runner)
 
     stage.book.tool = works
@@ -477,7 +475,7 @@ def test_a_tool_under_way_is_waited_for_after_the_caller_has_hung_up() -> None: 
 
     async def asks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
-        stage.event(FunctionCall("r1", "i", "c1", "order", "{}"))
+        stage.event(FunctionCall("r1", "c1", "order", "{}"))
         await hangs_up(stage, runner)
         await asyncio.sleep(0.01)
         assert stage.line.told[-1] == ("close",)
@@ -523,7 +521,7 @@ def test_a_slow_on_start_does_not_hold_up_the_greeting_but_the_tools() -> None: 
     async def asks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(2)
         assert ("add_text", "user", "Greet.") in stage.models.links[0].told
-        stage.event(FunctionCall("r1", "i", "c1", "order", "{}"))
+        stage.event(FunctionCall("r1", "c1", "order", "{}"))
         await asyncio.sleep(1)
         assert stage.book.asked == ["open", "started"]
         await asyncio.sleep(4)
@@ -557,7 +555,7 @@ def test_tools_that_still_run_ten_seconds_after_the_end_are_stopped() -> None:  
 
     async def asks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
-        stage.event(FunctionCall("r1", "i", "c1", "slow", "{}"))
+        stage.event(FunctionCall("r1", "c1", "slow", "{}"))
         await hangs_up(stage, runner)
 
     stage = Stage(Book(tool=works)).play(asks)

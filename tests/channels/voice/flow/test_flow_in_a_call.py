@@ -67,7 +67,7 @@ class LiveCall:
             ResponseStarted(response_id),
             ItemAdded(item_id, "assistant"),
             AgentAudio(response_id, item_id, 0, SPEECH),
-            AgentAudioEnded(response_id, item_id),
+            AgentAudioEnded(item_id),
             OutputTranscript(item_id, "La metto in contatto."),
             ResponseEnded(response_id, "completed"),
         )
@@ -95,7 +95,7 @@ class LiveCall:
 
     async def _connect(self, settings: SessionSettings, side: RealtimeListener) -> RecordingModel:
         self._side = side
-        asyncio.get_running_loop().call_later(0.01, side.event, SessionUpdated(None, None, None))
+        asyncio.get_running_loop().call_later(0.01, side.event, SessionUpdated(None, None))
         return self.model
 
     async def _transfer(self, target: str) -> bool:
@@ -113,7 +113,7 @@ async def test_a_change_of_task_goes_through_the_machine_and_a_person_comes_afte
 
         call.event(
             ResponseStarted("r1"),
-            FunctionCall("r1", "i1", "c1", "cerca_prestazione", json.dumps({"testo": "ECG"})),
+            FunctionCall("r1", "c1", "cerca_prestazione", json.dumps({"testo": "ECG"})),
             ResponseEnded("r1", "completed"),
         )
         told = await call.told("configure", "send_function_output", "create_response")
@@ -122,7 +122,7 @@ async def test_a_change_of_task_goes_through_the_machine_and_a_person_comes_afte
 
         call.event(
             ResponseStarted("r2"),
-            FunctionCall("r2", "i2", "c2", "change_task", json.dumps({"task": "operatore"})),
+            FunctionCall("r2", "c2", "change_task", json.dumps({"task": "operatore"})),
             ResponseEnded("r2", "completed"),
         )
         told = await call.told("configure", "send_function_output", "add_text", "create_response")
