@@ -138,21 +138,14 @@ class EngineClient:
     """Every method raises the errors of `channels/engine_client/replies.py`.
 
     `http` is `engine_http(...)`, or any other client whose base URL is the engine's; who made it closes it.
-    `pause` waits that many seconds, `new_key` makes idempotency keys.
+    `pause` waits that many seconds.
     """
 
-    def __init__(
-        self,
-        http: httpx2.AsyncClient,
-        *,
-        pause: Pause = asyncio.sleep,
-        new_key: Callable[[], str] = secrets.token_urlsafe,
-    ) -> None:
+    def __init__(self, http: httpx2.AsyncClient, *, pause: Pause = asyncio.sleep) -> None:
         self._http = http
         base = http.base_url  # its `netloc` has no credentials
         self._shown_url = f"{base.scheme}://{base.netloc.decode()}{base.path.rstrip('/')}"
         self._pause = pause
-        self._new_key = new_key
         self._followers: dict[str, Callable[[str], None]] = {}
 
     def follow(self, conversation_id: str, commanded: Callable[[str], None] | None) -> None:
@@ -267,7 +260,7 @@ class EngineClient:
             for var_id, value in values.items()
         ]
         route = f"memory/{_segment(contact.conversation_id)}"
-        answer = await self._send("PUT", route, headers=self._keyed(), content=orjson.dumps(entries))
+        answer = await self._send("PUT", route, headers=_keyed(), content=orjson.dumps(entries))
         return _read(answer, _WRITTEN)
 
     async def memory(self, conversation_id: str) -> replies.MemoryDump:
@@ -295,14 +288,11 @@ class EngineClient:
         answer = await self._send(
             "POST",
             route,
-            headers=self._keyed(),
+            headers=_keyed(),
             content=orjson.dumps(given),
             timeout_s=timeout_s,
         )
         return _read(answer, shape)
-
-    def _keyed(self) -> Mapping[str, str]:
-        return {"Idempotency-Key": self._new_key(), "Content-Type": "application/json"}
 
     async def _send(
         self,
@@ -356,6 +346,10 @@ class EngineClient:
 
 def _ids(contact: Contact) -> dict[str, object]:
     return {"contactId": contact.contact_id, "conversationId": contact.conversation_id}
+
+
+def _keyed() -> dict[str, str]:
+    return {"Idempotency-Key": secrets.token_urlsafe(), "Content-Type": "application/json"}
 
 
 def _segment(text: str) -> str:
