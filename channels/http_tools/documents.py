@@ -28,6 +28,7 @@ Method = Literal["GET", "POST", "PATCH", "PUT", "DELETE"]
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 MOST_TIMEOUT_S: Final = 120.0
+TOOL_NAME: Final = r"^[A-Za-z0-9_-]{1,64}$"
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BASE_URL_USED = re.compile(r"\{\{\s*base_url\b")
@@ -161,7 +162,7 @@ def _a_schema(value: dict[str, object]) -> dict[str, object]:
 
 
 Text: TypeAlias = Annotated[str, pydantic.Field(strict=True, min_length=1)]
-ToolName: TypeAlias = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+ToolName: TypeAlias = Annotated[str, pydantic.Field(pattern=TOOL_NAME)]
 ObjectSchema: TypeAlias = Annotated[dict[str, object], pydantic.AfterValidator(_a_schema)]
 TemplateText: TypeAlias = Annotated[Template, compiled(Template.parse)]
 HeaderText: TypeAlias = Annotated[Template, Compiled(_header)]

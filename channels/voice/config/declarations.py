@@ -9,6 +9,7 @@ import orjson
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
+from channels.http_tools.documents import TOOL_NAME
 from flow_engine.documents.findings import quoted
 from flow_engine.values import JsonValue
 
@@ -16,7 +17,6 @@ Declaration: TypeAlias = Mapping[str, JsonValue]
 """`{type: "function", name, description?, parameters}`"""
 
 KEPT_VERDICTS: Final = 512
-TOOL_NAME: Final = r"^[A-Za-z0-9_-]{1,64}$"
 
 _TOOL_NAME = re.compile(TOOL_NAME)
 _NO_PARAMETERS: Final[Mapping[str, JsonValue]] = {"type": "object", "properties": {}}

@@ -20,19 +20,14 @@ from pydantic_core import PydanticCustomError
 
 from adapters.outbound.policy import parse_target as parse_http_target
 from channels.http_tools import documents
+from channels.http_tools.documents import Text, ToolName
 from channels.http_tools.json_paths import JsonPath
 from channels.http_tools.placeholders import Template
 from channels.http_tools.scope import Scope
 from channels.http_tools.templates import JsonTemplate, Mistakes
 from channels.voice.call.ports import AudioFormat, CustomVoice, SessionSettings, TurnDetection
 from channels.voice.carriers.call_control import parse_target
-from channels.voice.config.declarations import (
-    TOOL_NAME,
-    Declaration,
-    NotDeclarations,
-    declarations,
-    template_parts,
-)
+from channels.voice.config.declarations import Declaration, NotDeclarations, declarations, template_parts
 from channels.voice.config.vocabulary import DEFAULT_VOICE, is_known, read_voice, wording
 from flow_engine.conditions.lexing import Mistake, Path
 from flow_engine.documents.findings import reading_beside
@@ -44,8 +39,6 @@ MAX_DURATION_S = 4 * 3600.0
 
 _BASE_URL = re.compile(r"https?://[^/?#\s@]+(?:/[^?#\s]*)?", re.IGNORECASE)
 _ADDRESS_EXAMPLE = "accepted is an address such as https://api.example.com, without query or credentials"
-
-Text: TypeAlias = Annotated[str, Field(strict=True, min_length=1)]
 
 
 def _can_be_called(value: str) -> str:
@@ -312,9 +305,6 @@ class Fallback(documents.Document):
 
     message: Text | None = None
     number: Target | None = None
-
-
-ToolName: TypeAlias = Annotated[str, Field(pattern=TOOL_NAME)]
 
 
 class VoiceConfig(documents.Document):

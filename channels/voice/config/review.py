@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from channels.http_tools import documents, placeholders, scope
 from channels.voice.config.models import FlowSession, InlineSession, VoiceConfig
-from channels.voice.config.vocabulary import is_known, unknown_voice
+from channels.voice.config.vocabulary import VOICES, is_known
 from flow_engine.conditions.lexing import Mistake, Path
 from flow_engine.documents.findings import listed
 from flow_engine.errors import Finding, pointer
@@ -37,7 +37,8 @@ def review(config: VoiceConfig, raw: JsonValue) -> Iterator[Finding]:
         message = "is dropped: the model's protocol has no temperature"
         yield Finding("/openai/temperature", "temperature_dropped", message)
     if not is_known(config.openai.voice):
-        message = unknown_voice(config.openai.voice, config.openai.spoken_voice)
+        used = f"{config.openai.spoken_voice!r} is used; the model has {', '.join(map(repr, VOICES))}"
+        message = f"there is no voice {config.openai.voice!r}: {used}"
         yield Finding("/openai/voice", "voice_unknown", message)
     if isinstance(config.session, InlineSession):
         yield from _declared_tools(config, config.session)

@@ -35,11 +35,6 @@ def is_known(voice: str | CustomVoice) -> bool:
     return isinstance(voice, CustomVoice) or voice in VOICES
 
 
-def unknown_voice(voice: str | CustomVoice, used: str | CustomVoice) -> str:
-    """Says of an unknown voice, in one line, which is used and which there are."""
-    return f"there is no voice {voice!r}: {used!r} is used; the model has {', '.join(map(repr, VOICES))}"
-
-
 @dataclass(frozen=True, slots=True)
 class Wording:
     """`apology` is for a call that cannot be taken; `caller` and `agent` name the speakers of a summary."""
