@@ -34,7 +34,6 @@ import orjson
 from channels.voice.call import ports
 from channels.voice.call.events import Audio, FunctionCall, ModelError
 from channels.voice.call.playback_tracker import Interruption
-from channels.voice.call.state import OpenTools
 from flow_engine.values import JsonValue
 
 TURN_TAKEN_WITHIN_S = 2.0
@@ -245,16 +244,19 @@ class Dialogue:
         "_own_items",
         "_past",
         "_spoken",
+        "_tools_known",
         "_waiting",
         "model",
         "responses",
-        "tools",
+        "running",
     )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.model: ports.ModelLink | None = None
         self.responses = ResponseScheduler()
-        self.tools = OpenTools()
+        self.running: set[str] = set()
+        """Calls of tools that have not been answered."""
+        self._tools_known: set[str] = set()
         self._clock = clock
         self._own_items: set[str] = set()
         self._spoken: set[str] = set()
@@ -316,8 +318,10 @@ class Dialogue:
 
     def begin_tool(self, call: FunctionCall) -> bool:
         """False for a call that was asked for before. Its arguments stay the JSON text of the model."""
-        if not self.tools.begin(call.call_id):
+        if call.call_id in self._tools_known:
             return False
+        self._tools_known.add(call.call_id)
+        self.running.add(call.call_id)
         self._past.append(ports.FunctionCallItem(call.call_id, call.name, call.arguments))
         return True
 
@@ -357,13 +361,13 @@ class Dialogue:
 
     def respond_if_due(self) -> None:
         now = self._clock()
-        if self.model is not None and not self.tools.running and self.responses.may_request(now):
+        if self.model is not None and not self.running and self.responses.may_request(now):
             self.responses.requested(now)
             self.model.create_response()
 
     def _answer(self, call_id: str, output: str) -> None:
         """Without a model the next one is sent it, among what was before."""
-        self.tools.running.discard(call_id)
+        self.running.discard(call_id)
         self._past.append(ports.FunctionOutputItem(call_id, output))
         if self.model is not None:
             self._own(self.model.send_function_output(call_id, output))
@@ -373,6 +377,6 @@ class Dialogue:
         self.responses.sent(item_id)
 
     def _give_command(self) -> None:
-        if self._command is not None and not self.tools.running:
+        if self._command is not None and not self.running:
             command, self._command = self._command, None
             self.add_text("user", command)  # as the prompts of the flow engine announce it

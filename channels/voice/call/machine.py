@@ -47,7 +47,7 @@ class Call:
         self._dialogue = Dialogue(clock)
         self._responses = self._dialogue.responses
         self._silenced = self._responses.silenced
-        self._tools = self._dialogue.tools
+        self._running = self._dialogue.running
         self._output = AudioOutput(line, wall, line_plays=line_plays)
         self._termination = CallTermination()
         self._keypad = Keypad()
@@ -183,15 +183,15 @@ class Call:
     def tool_finished(self, call_id: str, output: JsonValue, seconds: float = 0.0) -> None:
         """A tool's answer, and the seconds that it took; without effect for one that was stopped. After the
         end it is only counted."""
-        if call_id not in self._tools.running:
+        if call_id not in self._running:
             return
         self.counts.tool_finished(output)
         self.counts.tool_seconds.append(seconds)
         if self.is_over:
-            self._tools.running.discard(call_id)
+            self._running.discard(call_id)
             return
         self._dialogue.tool_answered(call_id, output)
-        if not self._tools.running:
+        if not self._running:
             self._want_response()
 
     @property
@@ -227,12 +227,12 @@ class Call:
         if not self._termination.is_under_way:
             self._stop_speaking()
         for call_id in self._hooks.stop_other_tools():
-            if call_id in self._tools.running:
+            if call_id in self._running:
                 self.counts.tools_stopped += 1
                 self._dialogue.tool_stopped(call_id)
         self.reconfigure(settings)
         self._dialogue.put_command(command)
-        if not self._tools.running:
+        if not self._running:
             self._want_response()
 
     def instruct(self, text: str) -> None:
@@ -261,7 +261,7 @@ class Call:
         self._begin_termination("agent_hung_up", last_words=waits)
 
     def transfer(self, target: str) -> None:
-        waits = self._responses.wanted or self._responses.is_requested or bool(self._tools.running)
+        waits = self._responses.wanted or self._responses.is_requested or bool(self._running)
         self._begin_termination("transferred", target, last_words=waits)
 
     def transfer_ended(self, done: bool) -> None:
@@ -317,13 +317,13 @@ class Call:
 
     def is_calm(self) -> bool:
         """Nothing is going on that a change of the model's connection would disturb."""
-        return self._responses.is_quiet and not self._tools.running and self._output.is_drained
+        return self._responses.is_quiet and not self._running and self._output.is_drained
 
     def close(self) -> None:
         """Give out the turns that were still waited for. To be called once, when nothing is waited for after
         the end any more."""
-        self.counts.tools_stopped += len(self._tools.running)
-        self._tools.running.clear()
+        self.counts.tools_stopped += len(self._running)
+        self._running.clear()
         for turn in self._output.rest(self._clock()):
             self._hooks.notice(turn)
 

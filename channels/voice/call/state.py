@@ -1,4 +1,4 @@
-"""Parts of a call's state: counts, watches, the keypad, tools that run, and its termination.
+"""Parts of a call's state: counts, watches, the keypad, and its termination.
 
 A call ends by somebody's wish: when all that was said has been heard, but not later than a bound.
 
@@ -120,22 +120,6 @@ class CallTimers:
             return False
         self._quiet_since = now
         return calm
-
-
-class OpenTools:
-    """Calls of tools that have not been answered."""
-
-    def __init__(self) -> None:
-        self.running: set[str] = set()
-        self._known: set[str] = set()
-
-    def begin(self, call_id: str) -> bool:
-        """False for a call that was asked for before."""
-        if call_id in self._known:
-            return False
-        self._known.add(call_id)
-        self.running.add(call_id)
-        return True
 
 
 @dataclass(slots=True)
