@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,20 +50,18 @@ class Delivery(BaseModel):
 
 
 class Deliveries:
-    """One agent's. Without a directory, what is under way ends with the process. `pause` waits that many
-    seconds, `now` gives those of the Unix clock."""
+    """One agent's. Without a directory, what is under way ends with the process. `now` gives seconds of the
+    Unix clock."""
 
     def __init__(
         self,
         outbound: OutboundSender,
         directory: Path | None = None,
         *,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._outbound = outbound
         self._directory = directory
-        self._pause = pause
         self._now = now
         self._under_way: dict[asyncio.Task[None], Delivery] = {}
 
@@ -155,7 +153,7 @@ class Deliveries:
     async def _until_answered(self, delivery: Delivery) -> None:
         pause_s = FIRST_PAUSE_S
         while self._now() - delivery.since < GIVEN_UP_AFTER_S:
-            await self._pause(pause_s)
+            await asyncio.sleep(pause_s)
             if await self._try(delivery):
                 self.done(delivery)
                 return
