@@ -129,9 +129,8 @@ class ServerTools(Reply):
 
 
 class Routing(Reply):
-    """Whom a HUM or AIS task asks for. `timeout` in seconds."""
+    """Whom a HUM or AIS task asks for."""
 
-    timeout: float | None = None
     agent_skills: tuple[str, ...] = ()
     agent_optional_skills: tuple[str, ...] = ()
     agent_ids: tuple[str, ...] = ()
@@ -260,11 +259,6 @@ HumanTaskReply: TypeAlias = AgentData | TextRefused
 # --- dialogue and memory ---------------------------------------------------------------------------
 
 
-class PromptParts(Reply):
-    prefix: str
-    volatile: str
-
-
 class Notified(Reply):
     """`command` says, once, that the conversation moved without the agent: "/human_task_failed timeout", or
     "/start_task …" where it advanced by itself."""
@@ -274,15 +268,13 @@ class Notified(Reply):
 
 class PromptReply(Notified):
     """`memory_fresh`: the last user turn has been read for values. `prefix_hash` changes with the task.
-    `revision` and `memory_revision` count from 1, and never back; `suggested_tasks` are ids."""
+    `revision` and `memory_revision` count from 1, and never back."""
 
     prompt: str
     revision: int
     memory_revision: int
     prefix_hash: str
-    parts: PromptParts
     memory_fresh: bool
-    suggested_tasks: tuple[str, ...] = ()
     approval: ApprovalState | None = None
 
 
@@ -297,7 +289,6 @@ class ContactEndReply(Notified):
 
     status: str
     revision: int
-    summary: str | None = None
 
 
 class Description(Reply):
