@@ -55,10 +55,7 @@ def load_config(
     None where there is no line. Raises ConfigRefused with every error at once, also for a file that cannot be
     read."""
     content = source if isinstance(source, bytes) else _content(source)
-    try:
-        raw, problems = _read(content)
-    except Unreadable as unreadable:
-        raise ConfigRefused(unreadable.problems) from unreadable
+    raw, problems = _read(content)
     if base_url is not None:
         raw = {**raw, "base_url": base_url}
     config: VoiceConfig | None = None
@@ -92,30 +89,22 @@ def _content(path: Path) -> bytes:
             return file.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
         message = f"{str(path)!r} cannot be read: {error.strerror or error}"
-        raise ConfigRefused([Finding("", "not_readable", message)]) from error
+        raise _unreadable("not_readable", message) from error
 
 
 # The file as JSON: what is asked of it before its content is looked at ----------------------------------
 
 
-class Unreadable(Exception):
-    """The text cannot be read as one JSON object. `problems` says where and why."""
-
-    def __init__(self, problems: list[Finding]) -> None:
-        super().__init__("; ".join(problem.message for problem in problems))
-        self.problems = problems
-
-
 def read_json(text: bytes) -> dict[str, JsonValue]:
-    """The object that a config is. Raises Unreadable, also for a property that is given twice."""
+    """The object that a config is. Raises ConfigRefused, also for a property that is given twice."""
     value, twice = _read(text)
     if twice:
-        raise Unreadable(twice)
+        raise ConfigRefused(twice)
     return value
 
 
 def _read(text: bytes) -> tuple[dict[str, JsonValue], list[Finding]]:
-    """The object, and the properties that are given twice. Raises Unreadable.
+    """The object, and the properties that are given twice. Raises ConfigRefused.
 
     They are refused: JSON readers keep one of them without a word, and which one differs. A byte order mark
     is skipped, as Windows editors write it.
@@ -139,7 +128,7 @@ def _read(text: bytes) -> tuple[dict[str, JsonValue], list[Finding]]:
         raise _unreadable("json_invalid", f"is not JSON: {error}") from error
     twice = list(reader.repeated(value))
     if not isinstance(value, dict):
-        raise Unreadable([*twice, Finding("", "wrong_type", "must be a JSON object")])
+        raise ConfigRefused([*twice, Finding("", "wrong_type", "must be a JSON object")])
     return value, twice
 
 
@@ -174,5 +163,5 @@ def _no_json(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON value")
 
 
-def _unreadable(code: str, message: str) -> Unreadable:
-    return Unreadable([Finding("", code, message)])
+def _unreadable(code: str, message: str) -> ConfigRefused:
+    return ConfigRefused([Finding("", code, message)])

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import structlog
 
-from channels.voice.config.loader import MAX_CONFIG_BYTES, ConfigRefused, Unreadable, load_config, read_json
+from channels.voice.config.loader import MAX_CONFIG_BYTES, ConfigRefused, load_config, read_json
 from channels.voice.manager.agents_list import Listed
 from channels.voice.manager.directory import write_private
 from flow_engine.documents.findings import listed
@@ -137,8 +137,6 @@ class ConfigFiles:
             raise _refused("no_template", f"has no template for type {kind!r}; there are {there}") from None
         except OSError as error:
             raise _refused("template_unreadable", f"{path.name} cannot be read: {error.strerror}") from error
-        except Unreadable as error:
-            raise ConfigRefused(error.problems) from error
 
 
 def _refused(code: str, message: str, where: str = "") -> ConfigRefused:
