@@ -68,14 +68,6 @@ class CallContext:
         )
 
 
-class _StepFailed(Exception):
-    """A step's `fail_if` or `condition` held; `answer` is for the model."""
-
-    def __init__(self, answer: JsonValue) -> None:
-        super().__init__("a step before the call failed")
-        self.answer = answer
-
-
 @dataclass(frozen=True, slots=True)
 class _Run:
     """One call of a tool that is known and allowed; `began` is in seconds, as the caller's clock has them."""
@@ -165,18 +157,13 @@ class ToolExecutor:
                     for condition in (step.fail_if, step.condition)
                 ):
                     reason = step.description or f"step {number} before the call failed"
-                    raise _StepFailed(
-                        {"error": reason}
-                        if step.fail_return is None
-                        else step.fail_return.render(scope, reply)
-                    )
+                    told = step.fail_return
+                    return {"error": reason} if told is None else told.render(scope, reply), "failed"
             built: JsonValue = None
             if tool.body_builder is not None:
                 context = run.context
                 built = self._builders.build(tool.body_builder, run.args, context.ctx, context.session)
             reply = await self._caller.send(tool, run.scope(), body=built)
-        except _StepFailed as failure:
-            return failure.answer, "failed"
         except (CallFailed, BodyRefused) as failure:
             if tool.on_error is None:
                 return {"error": str(failure)}, "failed"
