@@ -49,7 +49,7 @@ AGAIN_AFTER_S = 1.0
 """Before the model is asked again for what it has refused, or failed at."""
 
 MOST_FAILURES = 2
-"""In a row. After that it is left to the caller's next turn."""
+"""In a row. After that it is left to the caller's next turn, if the model has ever answered."""
 
 ALREADY_ACTIVE = "conversation_already_has_active_response"
 
@@ -79,6 +79,7 @@ class ResponseScheduler:
     __slots__ = (
         "_caller",
         "_failures",
+        "_has_answered",
         "_not_before",
         "_response",
         "_unconfirmed",
@@ -95,6 +96,7 @@ class ResponseScheduler:
         self._caller = _Caller()
         self._not_before = 0.0
         self._failures = 0
+        self._has_answered = False
         self._unconfirmed: set[str] = set()
         self.silenced: OrderedDict[str, None] = OrderedDict()
         """Responses of which nothing is to be heard any more, the last ones."""
@@ -200,7 +202,12 @@ class ResponseScheduler:
             self._response = _Response()
 
     def succeeded(self) -> None:
-        self._failures = 0
+        self._failures, self._has_answered = 0, True
+
+    @property
+    def is_given_up(self) -> bool:
+        """The model has failed at everything so far, or once more after it was left to the caller."""
+        return self._failures > MOST_FAILURES + self._has_answered
 
     def silence(self, response_id: str) -> None:
         """Nothing of the response is to be heard from now on."""

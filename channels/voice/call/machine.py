@@ -292,6 +292,8 @@ class Call:
             self._leave()
         elif self._output.line_plays and line_silent:
             self.end("line_lost")
+        elif self._responses.is_given_up:  # as one without credit: the carrier has words for the caller
+            self.end("model_lost")
         elif not self._termination.is_under_way and now >= self._timers.ends_at:
             if speaks := self._dialogue.model is not None:
                 self.instruct(SAY_GOODBYE)
@@ -365,7 +367,7 @@ class Call:
             self._hooks.notice(events.ModelError("response_failed", event.reason or "no reason given"))
             if was_active and not (departing or event.response_id in self._responses.silenced):
                 self._responses.failed(self._clock())
-        elif event.status == "completed":
+        else:
             self._responses.succeeded()
         self._dialogue.respond_if_due()
         self._settle()

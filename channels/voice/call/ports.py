@@ -28,7 +28,7 @@ EndReason = Literal[
     "failed",
 ]
 """`model_unreachable`: no session could be opened for the call, nobody answered the caller. `model_lost`: the
-session ended, and no other could be opened."""
+session ended, and no other could be opened, or it fails at every response."""
 
 
 @dataclass(frozen=True, slots=True)

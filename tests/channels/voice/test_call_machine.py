@@ -680,6 +680,34 @@ class TestTrouble:
             scene.wait(1.5)
         assert scene.asks() == 2
 
+    def test_a_model_that_fails_from_the_beginning_is_lost_to_the_caller(self) -> None:  # V12
+        scene = Scene()
+        for number in range(3):
+            assert scene.hooks.ended == []
+            scene.goes(ResponseStarted(f"r{number}"), ResponseEnded(f"r{number}", "failed", "no credit"))
+            scene.wait(1.5)
+        assert scene.hooks.ended == ["model_lost"]
+
+    def test_a_model_that_fails_again_at_the_callers_next_turn_is_lost_too(self) -> None:  # V12
+        scene = Scene()
+        scene.answers("a", 200, "r")
+        for number in range(3):
+            scene.goes(ResponseStarted(f"r{number}"), ResponseEnded(f"r{number}", "failed", "no credit"))
+            scene.wait(1.5)
+        scene.goes(SpeechStarted(), SpeechStopped(), ResponseStarted("r3"))
+        assert scene.hooks.ended == []
+        scene.goes(ResponseEnded("r3", "failed", "no credit"))
+        scene.wait(0.2)
+        assert scene.hooks.ended == ["model_lost"]
+
+    def test_a_model_that_answers_in_between_is_not_lost(self) -> None:  # V12
+        scene = Scene()
+        for number in range(8):
+            status = "cancelled" if number % 3 == 2 else "failed"
+            scene.goes(ResponseStarted(f"r{number}"), ResponseEnded(f"r{number}", status))
+            scene.wait(1.5)
+        assert scene.hooks.ended == []
+
     def test_a_request_that_the_model_refuses_is_made_again(self) -> None:  # V12
         scene = Scene()
         scene.call.instruct("Say hello.")
