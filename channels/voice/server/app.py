@@ -223,7 +223,7 @@ def _answered(handler: Handler) -> Handler:
         try:
             return await handler(request)
         except FlowEngineError as error:
-            log.warning("request_refused", route=request.scope["path"], code=error.code)
+            log.warning("request_refused", route=request.scope["path"], code=error.code, reason=error.detail)
             findings = error.findings if isinstance(error, CorrectTheInput) else ()
             return http.problem_response(error.code, error.detail, findings=findings)
 

@@ -83,7 +83,7 @@ class LineSockets:
         try:
             self._carrier.admit(info, None)
         except CorrectTheInput as error:
-            log.warning("line_refused", code=error.code)
+            log.warning("line_refused", code=error.code, reason=error.detail)
             self._counting.call_refused("not_allowed")
             return _Closing(WSCloseCode.POLICY_VIOLATION)
         refusal = self._admission.take(promised=True)

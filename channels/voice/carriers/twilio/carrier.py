@@ -85,10 +85,12 @@ class TwilioRequestValidator:
         # All are compared, so that the time tells nothing of which one would have been right.
         matches = [hmac.compare_digest(signature(self._token, url, form).encode(), header) for url in urls]
         if not any(matches):
+            url = self._address.url(info).partition("?")[0][:200]
             raise CorrectTheInput(
                 "signature_wrong",
-                "the signature is not that of this URL and form; FLOW_ENGINE_PUBLIC_URL names the URL that "
-                "Twilio calls, FLOW_ENGINE_TRUSTED_PROXIES the proxies in between",
+                f"the signature is not that of {url!r} and its form, by the token that is set; "
+                "FLOW_ENGINE_PUBLIC_URL names the URL that Twilio calls, FLOW_ENGINE_TRUSTED_PROXIES the "
+                "proxies in between",
             )
 
 

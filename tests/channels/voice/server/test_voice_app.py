@@ -124,6 +124,17 @@ class TestAnOfferedCall:
             assert parameters(reply)["callSid"] == "CA1"
             assert desk.count("calls_refused_total", reason="not_allowed") == 2
 
+    async def test_a_wrong_signature_is_logged_with_the_url_that_it_was_checked_for(self) -> None:  # V12, V14
+        async with open_desk(twilio_auth_token=secret(TOKEN), public_url="https://voice.example/a") as desk:
+            with capture_logs() as logged:
+                await desk.http.get("/incoming-call", params=CALL, headers={HEADER: "wrong"})
+                assert await (await desk.dial({HEADER: "wrong"})).next() is None
+            refused = [line for line in logged if line["event"] in ("request_refused", "line_refused")]
+            urls = ("https://voice.example/a/incoming-call", "https://voice.example/a/media-stream")
+            for line, url in zip(refused, urls, strict=True):
+                assert (line["code"], repr(url) in line["reason"]) == ("signature_wrong", True)
+                assert "33612345678" not in str(line)
+
     async def test_leads_to_the_host_that_a_trusted_proxy_was_asked_for(self) -> None:  # V12
         async with open_desk(twilio_auth_token=secret(TOKEN), trusted_proxies="127.0.0.1") as desk:
             headers = {
