@@ -124,7 +124,7 @@ async def _manage(
         pace = Pace(options.refresh_s, options.health_s, limits)
         manager = Manager(roster, programs, local, directory, pace, wall=lambda: datetime.now(UTC))
         if options.front is not None:
-            front = Front(Routes(roster.by_id, roster.by_number), carrier.documents)
+            front = Front(Routes(roster.by_id, roster.by_number, lambda: roster.unread), carrier.documents)
             host, port = options.front
             try:
                 server = await asyncio.start_server(front.serve, host, port, limit=MAX_HEAD_BYTES)

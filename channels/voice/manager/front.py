@@ -6,7 +6,9 @@
    exchange: the next request may be for another agent.
 2. What passes here is marked as forwarded (`X-Forwarded-For`), so that an agent takes nothing of it for a
    request of this machine: none of `/drain`, `/metrics` and `/calls` can be reached from outside.
-3. A call offered at `/incoming-call` itself is redirected to the address of the agent whose `phoneNumber` it
+3. `/health/ready` is answered here: 503 until the list of agents has been read for the first time. Till then
+   a call is told to be busy, and what is asked of an agent is answered with 503.
+4. A call offered at `/incoming-call` itself is redirected to the address of the agent whose `phoneNumber` it
    is for, by what the carrier's request says. Nothing is checked and nothing told beside that address: the
    carrier signs the request that follows, and the agent checks that.
 """
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+import orjson
 import structlog
 
 from adapters.http_door import problem
@@ -49,10 +52,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """`by_id` finds an agent by its id, `by_number` by the phone number that was called; None for none."""
+    """`by_id` finds an agent by its id, `by_number` by the phone number that was called; None for none.
+    `unread` says why no list of agents has been read; None once one has."""
 
     by_id: Callable[[str], Route | None]
     by_number: Callable[[str], Route | None]
+    unread: Callable[[], str | None] = lambda: None
 
 
 class Front:
@@ -89,6 +94,11 @@ class Front:
             return
         method, target = request[1], request[2]
         path, mark, query = target.partition(b"?")
+        unread = self._routes.unread()
+        if path == b"/health/ready":
+            ready = {"status": "unavailable" if unread else "ok", "checks": {"agentsList": unread or "ok"}}
+            writer.write(_response(503 if unread else 200, "application/json", orjson.dumps(ready)))
+            return
         if path.rstrip(b"/") == b"/incoming-call":
             named = (header.partition(b":") for header in headers)
             lengths = [value.strip() for name, _, value in named if name.strip().lower() == b"content-length"]
@@ -105,7 +115,8 @@ class Front:
         agent_id, _, rest = path[1:].partition(b"/")
         route = self._routes.by_id(agent_id.decode("latin-1"))
         if route is None:
-            writer.write(_response(404, "text/plain", b"no agent is there\n"))
+            missing = b"no agent is there\n" if unread is None else b"no agent is known yet\n"
+            writer.write(_response(404 if unread is None else 503, "text/plain", missing))
             return
         line = b"%b /%b%b%b HTTP/1.1" % (method, rest, mark, query)
         # The head as the agent gets it.
@@ -125,6 +136,9 @@ class Front:
         except CorrectTheInput:
             number = None
         route = None if number is None else self._routes.by_number(number)
+        if route is None and (unread := self._routes.unread()) is not None:
+            log.error("call_not_routed", reason=unread)
+            return Reject("busy")
         if route is None or route.public_url is None:
             log.warning("call_not_routed", reason="no agent has the number that was called")
             return Reject("unknown_number")

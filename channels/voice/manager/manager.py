@@ -24,6 +24,8 @@ from flow_engine.values import utc_text
 LOOK_S = 0.25
 """Between two looks at everything, if nothing happens."""
 FIRST_RETRY_S = 2.0
+UNREAD_RETRY_S = 15.0
+"""At most, as long as no list has been read: nobody is served until then."""
 
 CRASH_LOOP = 3
 """Crashes in a row from which on a process is said to be in a crash loop."""
@@ -146,7 +148,10 @@ class Manager:
                 await self._roster.refresh()
             except agents_list.ListUnavailable as error:
                 failures += 1
-                log.warning("agents_not_refreshed", reason=str(error), failures=failures)
+                # Without any list nobody is served.
+                tell = log.warning if self._roster.unread is None else log.error
+                agents = len(self._roster.wanted)
+                tell("agents_not_refreshed", reason=str(error), failures=failures, agents=agents)
                 self._refreshed = {**self._refreshed, "error": str(error)}
             else:
                 failures = 0
@@ -155,6 +160,8 @@ class Manager:
             with suppress(TimeoutError):
                 # A list that could not be had is asked for again sooner, then less and less often.
                 longest = self._pace.refresh_s
+                if self._roster.unread is not None:
+                    longest = min(longest, UNREAD_RETRY_S)
                 retry_s = FIRST_RETRY_S * 2 ** min(failures - 1, 16)
                 async with asyncio.timeout(min(longest, retry_s) if failures else longest):
                     await self._refresh.wait()

@@ -75,13 +75,20 @@ class Roster:
         self._ports = directory.read_ports()
         self._was_empty = False
         self._without_bridge: set[str] = set()
+        self.unread: str | None = "the list of agents has not been read yet"
+        """Why nobody is known to be an agent; None once a list has been read."""
         self.wanted: dict[str, fleet.AgentSpec] = {}
         self.known: dict[str, Listed] = {}
         self.problems: dict[str, tuple[Finding, ...]] = {}
 
     async def refresh(self) -> None:
         """Raises ListUnavailable; what was wanted is wanted still."""
-        fetched = await fetch_agents(self._source.caller, self._source.api_url, self._source.token)
+        try:
+            fetched = await fetch_agents(self._source.caller, self._source.api_url, self._source.token)
+        except ListUnavailable as error:
+            self.unread = self.unread and f"the list of agents cannot be read: {error}"
+            raise
+        self.unread = None
         if fetched.empty and self.wanted and not self._was_empty:
             self._was_empty = True
             raise ListUnavailable("the list is empty; it is believed if it is so the next time")

@@ -184,6 +184,19 @@ async def test_nothing_from_outside_is_of_this_machine() -> None:  # 23
         assert not desk.app.admission.draining
 
 
+async def test_until_a_list_of_agents_was_read_the_door_says_that_nobody_is_known() -> None:  # 23, V13
+    unread: list[str | None] = ["the list of agents cannot be read: away"]
+    routes = Routes(lambda _: None, lambda _: None, lambda: unread[-1])
+    async with fronted(routes) as front, httpx.AsyncClient(base_url=f"http://{front}") as http:
+        for status, agent, reason in ((503, 503, "busy"), (200, 404, "rejected")):
+            ready = await http.get("/health/ready")
+            assert (ready.status_code, (await http.get("/a/healthz")).status_code) == (status, agent)
+            assert ready.json()["checks"] == {"agentsList": unread[-1] or "ok"}
+            told = ET.fromstring((await http.post("/incoming-call", content="To=%2B33123456789")).text)[0]
+            assert (told.tag, told.get("reason")) == ("Reject", reason)
+            unread.append(None)
+
+
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_call_finds_the_agent_whose_number_it_is_for(method: str) -> None:  # 23, voice-7
     agents = {"+33123456789": Route(1, "https://voice.example/a&b")}

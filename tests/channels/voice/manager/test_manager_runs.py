@@ -15,6 +15,7 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
+from channels.voice.manager import manager as manager_module
 from channels.voice.manager.configs import SHIPPED_TEMPLATES
 from channels.voice.testing.fake_realtime import FakeRealtime
 from channels.voice.testing.script import Say, Script
@@ -265,6 +266,21 @@ async def test_a_list_that_breaks_off_at_first_is_asked_for_again_soon(bench: Be
         bench.listed.answer = [entry("a")]
         await runs(bench, "a")
         assert bench.status()["refreshed"]["error"] is None
+
+
+async def test_a_list_that_was_never_read_is_asked_for_again_and_again_and_told_as_an_error(  # V13
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_module, "FIRST_RETRY_S", 100.0)
+    monkeypatch.setattr(manager_module, "UNREAD_RETRY_S", 0.1)
+    bench.listed.breaks()
+    with capture_logs() as logged:
+        async with bench.running():
+            await until(lambda: bench.listed.asked >= 4, "the list is asked for again")
+            told = [line for line in logged if line["event"] == "agents_not_refreshed"]
+            assert {(line["log_level"], line["agents"]) for line in told} == {("error", 0)}
+            bench.listed.answer = [entry("a")]
+            await runs(bench, "a")
 
 
 async def test_an_empty_list_is_believed_the_second_time(bench: Bench) -> None:  # V13
