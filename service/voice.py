@@ -269,7 +269,7 @@ async def voice_agent(
     settings: VoiceSettings, load: Callable[[], loader.Loaded], recordings: Path | None = None
 ) -> AsyncGenerator[VoiceAgent]:
     """`load` reads the config, now and when it is to be reloaded. Raises ConfigRefused, CallTheOperator
-    `recordings_unusable`."""
+    `recordings_unusable`, `requests_unusable`."""
     steering = GuardedClient(AllowList.parse(settings.outbound_allowed()))
     counting, carrier, key = metrics.Counting(), settings.open_carrier(steering), settings.openai_api_key
     sip_calls = SipCalls(steering, settings.realtime_url, key.get_secret_value()) if key is not None else None
@@ -300,6 +300,8 @@ async def voice_agent(
     loaded = load()
     if recordings is not None:
         recording.open_directory(recordings)
+    if settings.voice_spool is not None:
+        recording.open_directory(settings.voice_spool, "requests")
     first = answering(loaded.config)
     first.resume()
     changing = ChangingServer(loaded.digest, first, reloaded)

@@ -79,16 +79,16 @@ class Recorder:
             self._file.close()
 
 
-def open_directory(directory: Path) -> None:
+def open_directory(directory: Path, what: Literal["recordings", "requests"] = "recordings") -> None:
     """Make it, where it is not there, and see that it takes files. Raises CallTheOperator
-    `recordings_unusable`."""
+    `recordings_unusable`, `requests_unusable`."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
         reason = "it is no directory" if isinstance(error, FileExistsError) else error.strerror
-        message = f"recordings cannot be kept in {directory}: {reason}"
-        raise CallTheOperator("recordings_unusable", message) from error
+        message = f"{what} cannot be kept in {directory}: {reason}"
+        raise CallTheOperator(f"{what}_unusable", message) from error
 
 
 def create_recording(directory: Path, stream_id: str, clock: Callable[[], float]) -> Recorder:

@@ -121,6 +121,15 @@ def test_a_file_that_is_no_config_is_an_error_at_the_root(
     assert f"{file}: error at /: " in line
 
 
+def test_a_directory_that_takes_no_undelivered_requests_is_told_before_any_call(
+    tmp_path: Path, taken_port: int
+) -> None:  # V5
+    config = written(tmp_path, example("switchboard"))
+    code, lines = serve(config, taken_port, FLOW_ENGINE_VOICE_SPOOL="/dev/null/spool")
+    assert code == 2
+    assert lines[-1] == "flow-engine: requests cannot be kept in /dev/null/spool: Not a directory"
+
+
 @pytest.mark.parametrize(
     ("place", "reason"), [("/dev/null", "it is no directory"), ("/dev/null/calls", "Not a directory")]
 )
