@@ -334,6 +334,10 @@ def serve_until_stopped(
     if not settings.has_model_key:
         typer.echo("warning: OPENAI_API_KEY is not set, so OpenAI will refuse every call", err=True)
     print_findings(config, "warning", review.retiring_models(loaded.config, _now().date()))
+    lacking = settings.carrier.lacks_for_transfers(settings)
+    # Calls that come by SIP to the model are transferred without the carrier.
+    if lacking is not None and settings.openai_webhook_secret is None:
+        print_findings(config, "warning", review.untransferred(loaded.config, lacking))
     configure_logging(settings.log_level)
 
     def load() -> loader.Loaded:

@@ -18,12 +18,14 @@ class CarrierSettings(carrier.TwilioSettings):
 
 @dataclass(frozen=True, slots=True)
 class CarrierRow:
-    """`codec` and `documents` need no credentials; `urls` are those of the servers that `open` may call."""
+    """`codec` and `documents` need no credentials; `urls` are those of the servers that `open` may call.
+    `lacks_for_transfers` says which settings would have its calls transferred; None where they are."""
 
     codec: StreamCodec
     documents: CallDocuments
     open: Callable[[CarrierSettings, PublicAddress, OutboundSender], Carrier]
     urls: Callable[[CarrierSettings], tuple[str, ...]]
+    lacks_for_transfers: Callable[[CarrierSettings], str | None] = lambda settings: None
 
 
 CARRIERS: Final[Mapping[str, CarrierRow]] = {
@@ -32,6 +34,7 @@ CARRIERS: Final[Mapping[str, CarrierRow]] = {
         twiml.TwiMl(),
         carrier.TwilioCarrier,
         lambda settings: (settings.twilio_api_url,),
+        carrier.lacks_for_transfers,
     ),
 }
 """By the value of `FLOW_ENGINE_VOICE_CARRIER`."""

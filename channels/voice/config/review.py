@@ -77,6 +77,22 @@ def retiring_models(config: VoiceConfig, today: date) -> Iterator[Finding]:
             yield Finding(place, "model_retiring", f"{model!r} {verb} on {day.isoformat()}; use {instead}")
 
 
+def untransferred(config: VoiceConfig, lacking: str) -> Iterator[Finding]:
+    """Warnings about whatever would transfer a call, where the carrier lacks these settings for that."""
+    places = [
+        pointer("tools", name)
+        for name, tool in config.tools.items()
+        if isinstance(tool, documents.BuiltinTool) and tool.action == "transfer"
+    ]
+    if isinstance(config.session, FlowSession):
+        session = config.session
+        places += [
+            pointer("session", name) for name in ("transfers", "transfer_to") if getattr(session, name)
+        ]
+    for place in places:
+        yield Finding(place, "transfer_not_set_up", f"transfers no call without {lacking}")
+
+
 def _declared_tools(config: VoiceConfig, session: InlineSession) -> Iterator[Finding]:
     """Declared are the tools that the model knows, configured are those that something happens for."""
     for index, name in enumerate(session.tools.names):

@@ -101,6 +101,19 @@ def test_a_missing_key_is_told_at_the_start_and_not_by_the_first_call(
     assert any("OPENAI_API_KEY is not set" in line for line in lines)
 
 
+@pytest.mark.parametrize("account", [{}, {"FLOW_ENGINE_TWILIO_ACCOUNT_SID": "AC1"}])
+@pytest.mark.parametrize("token", [{}, {"FLOW_ENGINE_TWILIO_AUTH_TOKEN": "t"}])
+def test_a_transfer_that_the_carrier_is_not_set_up_for_is_told_at_the_start(
+    tmp_path: Path, taken_port: int, account: dict[str, str], token: dict[str, str]
+) -> None:  # V12
+    config = example("switchboard")
+    config["tools"]["to_a_person"] = {"type": "builtin", "action": "transfer", "target": "+33123456789"}
+    command = serve_command(written(tmp_path, config), taken_port)[3:]
+    done = CliRunner().invoke(app, command, env=agent_environment(**account, **token))
+    warned = "warning at /tools/to_a_person: transfers no call without FLOW_ENGINE_TWILIO_ACCOUNT_SID"
+    assert (warned in done.stderr) is not bool(account and token)
+
+
 def test_a_builder_that_is_not_installed_is_an_error_like_any_other(tmp_path: Path, taken_port: int) -> None:
     config = example("restaurant")
     config["tools"]["confirm_order"]["body_builder"] = "nobody_wrote_this"

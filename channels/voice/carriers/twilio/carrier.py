@@ -108,6 +108,7 @@ def _with_ports(url: str) -> tuple[str, ...]:
 
 DEFAULT_API_URL = "https://api.twilio.com"
 
+_FOR_TRANSFERS = "FLOW_ENGINE_TWILIO_ACCOUNT_SID and FLOW_ENGINE_TWILIO_AUTH_TOKEN"
 _PARAMETERS = {"callerPhone": "From", "calledPhone": "To", "callSid": "CallSid"}
 
 
@@ -128,6 +129,11 @@ class TwilioSettings(BaseSettings):
     @classmethod
     def _names_a_server(cls, url: str) -> str:
         return base_url(url)
+
+
+def lacks_for_transfers(settings: TwilioSettings) -> str | None:
+    has_both = settings.twilio_account_sid is not None and settings.twilio_auth_token is not None
+    return None if has_both else _FOR_TRANSFERS
 
 
 class TwilioCarrier(TwilioStreams, TwiMl):
@@ -164,8 +170,7 @@ class TwilioCarrier(TwilioStreams, TwiMl):
         document = dial_twiml(parse_target(target))
         if self._account_sid is None or self._token is None or call_id is None:
             raise LineControlFailed(
-                "a transfer on Twilio needs FLOW_ENGINE_TWILIO_ACCOUNT_SID, FLOW_ENGINE_TWILIO_AUTH_TOKEN "
-                "and a stream that names its call"
+                f"a transfer on Twilio needs {_FOR_TRANSFERS}, and a stream that names its call"
             )
         step = "the transfer of a call on Twilio"
         calls = f"{self._api_url}/2010-04-01/Accounts/{quote(self._account_sid, safe='')}/Calls"
