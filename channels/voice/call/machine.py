@@ -292,7 +292,8 @@ class Call:
             self._leave()
         elif self._output.line_plays and line_silent:
             self.end("line_lost")
-        elif self._responses.is_given_up:  # as one without credit: the carrier has words for the caller
+        elif self._responses.is_given_up and not self._termination.is_under_way:
+            # As one without credit: the carrier has words for the caller.
             self.end("model_lost")
         elif not self._termination.is_under_way and now >= self._timers.ends_at:
             if speaks := self._dialogue.model is not None:

@@ -700,6 +700,18 @@ class TestTrouble:
         scene.wait(0.2)
         assert scene.hooks.ended == ["model_lost"]
 
+    def test_a_caller_on_the_way_to_a_person_gets_there_whatever_the_model_fails_at(self) -> None:  # V12
+        scene = Scene()
+        scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "failed", "no credit"))
+        scene.call.transfer("+33123456789")
+        scene.call.tool_finished("c1", {"status": "ok"})
+        for number in range(4):
+            scene.goes(ModelError("insufficient_quota", "no credit", f"response.create:{number}"))
+            scene.wait(1.5)
+        assert scene.hooks.ended == []
+        scene.wait(31)
+        assert scene.hooks.moves == ["+33123456789"]
+
     def test_a_model_that_answers_in_between_is_not_lost(self) -> None:  # V12
         scene = Scene()
         for number in range(8):
