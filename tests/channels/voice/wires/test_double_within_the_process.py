@@ -104,9 +104,8 @@ class Chatty:
     def begin(self) -> None:
         for number in range(50):
             event = {
-                "type": "input_audio_buffer.speech_started",
+                "type": "input_audio_buffer.committed",
                 "item_id": f"i{number}",
-                "audio_start_ms": 0,
             }
             self._send(orjson.dumps(event))
 
