@@ -48,8 +48,8 @@ log: Any = structlog.get_logger("flow_engine.service")
 Families = list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]
 """Name, meaning, type and samples of each metric; a sample is its name, labels and value."""
 
-_EACH_HAS_ITS_OWN = "flow_engine_compiled_versions"
-"""A gauge whose sum over processes means something; others are of what they share."""
+_SHARED = {"flow_engine_jobs_waiting", "flow_engine_jobs_oldest_seconds", "flow_engine_dead_letters"}
+"""Gauges of the Redis that all workers share; of others each worker has its part."""
 
 
 @dataclass(slots=True, eq=False)
@@ -361,7 +361,7 @@ def families_of(registry: CollectorRegistry) -> Families:
 
 
 def merged_families(parts: Iterable[Families]) -> Families:
-    """Counters and histograms are added up, of gauges the highest counts; what began first has the time."""
+    """They are added up; of what all share the highest counts, and what began first has the time."""
     families: dict[str, tuple[str, str, dict[tuple[object, ...], tuple[dict[str, str], float]]]] = {}
     for name, meaning, kind, samples in itertools.chain.from_iterable(parts):
         _, _, known = families.setdefault(name, (meaning, kind, {}))
@@ -371,7 +371,7 @@ def merged_families(parts: Iterable[Families]) -> Families:
                 known[key] = labels, value
             elif sample.endswith("_created"):
                 known[key] = labels, min(value, known[key][1])
-            elif kind == "gauge" and name != _EACH_HAS_ITS_OWN:
+            elif name in _SHARED:
                 known[key] = labels, max(value, known[key][1])
             else:
                 known[key] = labels, value + known[key][1]

@@ -216,7 +216,13 @@ def test_what_forbids_to_start_ends_everything_after_the_first_worker(tmp_path: 
         assert not workers.events("worker_ready")
 
 
-def test_counters_are_added_up_of_gauges_the_highest_counts_but_of_caches_the_sum() -> None:
+def test_what_each_has_is_added_up_and_of_what_all_share_the_highest_counts() -> None:
+    shared = "jobs_waiting", "jobs_oldest_seconds", "dead_letters"
+    own = "compiled_versions", "streams_open", "conversations_held"
+
+    def gauge(name: str, amount: float) -> tuple[str, str, str, list[tuple[str, dict[str, str], float]]]:
+        return f"flow_engine_{name}", "G.", "gauge", [(f"flow_engine_{name}", {}, amount)]
+
     def process(amount: float) -> list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]:
         return [
             (
@@ -225,8 +231,7 @@ def test_counters_are_added_up_of_gauges_the_highest_counts_but_of_caches_the_su
                 "counter",
                 [("a_total", {"x": "1"}, amount), ("a_created", {"x": "1"}, 100 - amount)],
             ),
-            ("flow_engine_jobs_waiting", "W.", "gauge", [("flow_engine_jobs_waiting", {}, amount)]),
-            ("flow_engine_compiled_versions", "C.", "gauge", [("flow_engine_compiled_versions", {}, amount)]),
+            *(gauge(name, amount) for name in (*shared, *own)),
         ]
 
     other = [("a", "A.", "counter", [("a_total", {"x": "2"}, 5.0)])]
@@ -236,6 +241,6 @@ def test_counters_are_added_up_of_gauges_the_highest_counts_but_of_caches_the_su
         'a_total{x="1"} 3.0',
         'a_total{x="2"} 5.0',
         'a_created{x="1"} 98.0',
-        "flow_engine_jobs_waiting 2.0",
-        "flow_engine_compiled_versions 3.0",
+        *(f"flow_engine_{name} 2.0" for name in shared),
+        *(f"flow_engine_{name} 3.0" for name in own),
     }
