@@ -105,7 +105,7 @@ async def chat_service(
         sessions = Sessions(
             store, bus, answering, flows, idle_s=chat.chat_idle_s, observer=observer, tracing=tracing
         )
-        tokens = Tokens(await store.secret(), clock)
+        tokens = partial(_tokens, store, clock)
         endpoints = [
             *AgentRoutes(table).endpoints(),
             *SessionRoutes(sessions, answering, accounts, tokens, flows.people).endpoints(),
@@ -117,6 +117,11 @@ async def chat_service(
             await table.rows(tenant_id)
         await stack.enter_async_context(sessions.running())
         yield ChatService(app, table, sessions)
+
+
+async def _tokens(store: SessionStore, clock: Clock) -> Tokens:
+    """By the secret of now: in a Redis that was replaced there is another one."""
+    return Tokens(await store.secret(), clock)
 
 
 def accounts_of(database: FlowDatabase, clock: Clock, observer: CountingObserver) -> Accounts:

@@ -288,7 +288,7 @@ Probe = Callable[[], Awaitable[object]]
 def chat_app(
     endpoints: Sequence[Endpoint],
     sessions: Sessions,
-    tokens: Tokens,
+    tokens: Callable[[], Awaitable[Tokens]],
     doorkeeper: Doorkeeper,
     probes: Mapping[str, Probe],
     scrape: Callable[[], Response],
@@ -302,10 +302,19 @@ def chat_app(
             doorkeeper.check(websocket)
             # A query never holds an API key: those stand in logs.
             token = websocket.query_params.get("token")
-            principal = tokens.holder(token) if token is not None else doorkeeper.admit(websocket, ("chat",))
+            if token is None:
+                principal = doorkeeper.admit(websocket, ("chat",))
+            else:
+                principal = (await tokens()).holder(token)
         except CorrectTheInput as refusal:
             log.info("socket_refused", code=refusal.code)
             await websocket.close(REFUSED)
+            return
+        except RetryLater as away:
+            log.warning("connection_closed", code=away.code)
+            await websocket.accept()
+            await websocket.send_text(_error(away.code, away.detail).decode())
+            await websocket.close(TRY_LATER)
             return
         await Connection(websocket, principal, sessions).serve()
 

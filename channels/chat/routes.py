@@ -1,6 +1,6 @@
 """REST: sessions, decisions and tokens under `/v1/chat`, the agents table under `/v1/ai-agents` (C1)."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Annotated, Final, TypeVar
 
@@ -62,7 +62,12 @@ Read = TypeVar("Read", bound=_Body)
 
 class SessionRoutes:
     def __init__(
-        self, sessions: Sessions, answering: Answering, accounts: Accounts, tokens: Tokens, people: People
+        self,
+        sessions: Sessions,
+        answering: Answering,
+        accounts: Accounts,
+        tokens: Callable[[], Awaitable[Tokens]],
+        people: People,
     ) -> None:
         self._sessions = sessions
         self._answering = answering
@@ -84,7 +89,7 @@ class SessionRoutes:
 
     async def token(self, call: Call) -> Response:
         body = _read(call, TokenBody)
-        token, ends = self._tokens.issue(call.principal.tenant_id, body.user, body.ttl_s)
+        token, ends = (await self._tokens()).issue(call.principal.tenant_id, body.user, body.ttl_s)
         return json_response({"token": token, "expires_at": utc_text(ends)}, 201)
 
     async def route(self, call: Call) -> Response:

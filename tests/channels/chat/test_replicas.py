@@ -7,7 +7,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
 import pytest
+from websockets.asyncio.client import connect
 
 from adapters.models.scripted import Says, Stalls
 from flow_engine.errors import RetryLater
@@ -61,6 +63,35 @@ async def test_a_connection_on_another_replica_takes_over(
         other.client(user="twice"),
     ):
         assert (await older.next())["content"]["event"] == "taken_over"
+
+
+async def test_replicas_from_before_and_after_a_new_redis_know_each_others_tokens(
+    tmp_path: Path, redis_server: RedisServer, on_redis: dict[str, object]
+) -> None:  # C12
+    async with running_chat(tmp_path, settings=on_redis) as one:
+        with redis_server.client() as redis:
+            redis.flushall()
+        async with running_chat(tmp_path, settings=on_redis) as other:
+            for maker, taker in (one, other), (other, one):
+                token = (await maker.http.post("/v1/chat/tokens", json={"user": "u1"})).json()["token"]
+                async with taker.client(query=f"?token={token}") as client:
+                    assert client.frames[0]["content"]["event"] == "welcome"
+
+
+async def test_while_redis_is_away_who_has_a_token_is_told_to_come_later(
+    tmp_path: Path, start_redis: StartRedis
+) -> None:  # C12, F44
+    server = start_redis()
+    settings = {"redis_url": server.url, "redis_unsafe": True}
+    async with running_chat(tmp_path, settings=settings) as chat:
+        token = (await chat.http.post("/v1/chat/tokens", json={"user": "u1"})).json()["token"]
+        server.kill()
+        async with connect(f"{chat.url}?token={token}", proxy=None) as socket:
+            assert orjson.loads(await socket.recv())["content"]["code"] == "memory_unavailable"
+            await socket.wait_closed()
+            assert socket.close_code == 1013
+        refused = await chat.http.post("/v1/chat/tokens", json={"user": "u1"})
+        assert (refused.status_code, refused.json()["code"]) == (503, "memory_unavailable")
 
 
 async def test_a_connection_outlasts_a_restart_of_redis(
