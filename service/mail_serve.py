@@ -28,7 +28,7 @@ from channels.engine_client.mcp_tools import McpConnections
 from channels.mail import delivery, flow, imap, loading, working
 from channels.mail.config import MailboxConfig, MailConfig
 from channels.mail.intake import Arrivals, Intake
-from channels.mail.logins import Logins
+from channels.mail.logins import Logins, check_secrets
 from channels.mail.metrics import MailMetrics
 from channels.mail.runs import RunStore, RunTables
 from channels.mail.smtp import SmtpSender
@@ -182,6 +182,7 @@ def serve_until_stopped(path: Path, host: str, port: int | None, since: date | N
     """Returns after SIGINT or SIGTERM, with what was under way finished or given back. Raises FlowEngineError
     when the config or the set-up forbids to start."""
     settings, loaded = read_settings(Settings), loading.load_config(path)
+    check_secrets(loaded.config, os.environ)
     logs.configure_logging(settings.log_level)
     uvloop.run(_serve(settings, loaded, host, port, since))
 

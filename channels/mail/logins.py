@@ -17,7 +17,7 @@ import httpx2
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from channels.mail.config import Imap, OAuth2, Smtp, Tls
+from channels.mail.config import Imap, MailConfig, OAuth2, Smtp, Tls
 from flow_engine.errors import CallTheOperator, RetryLater
 
 TOKEN_WITHIN_S = 10.0
@@ -39,6 +39,17 @@ class Login:
     user: str
     secret: str = ""
     is_token: bool = False
+
+
+def check_secrets(config: MailConfig, environ: Mapping[str, str]) -> None:
+    """Raises CallTheOperator `mail_secret_missing`, which names every variable of the mailboxes that is not
+    set."""
+    servers = [each for box in config.every_mailbox for each in (box.imap, box.smtp) if each is not None]
+    grants = [server.oauth2 for server in servers if server.oauth2 is not None]
+    named = [server.password_env for server in servers]
+    named += [name for grant in grants for name in (grant.refresh_token_env, grant.client_secret_env)]
+    if missing := sorted({name for name in named if name is not None and not environ.get(name)}):
+        raise CallTheOperator("mail_secret_missing", f"not set in the environment: {', '.join(missing)}")
 
 
 class _Token(BaseModel):

@@ -309,6 +309,16 @@ def test_a_mailbox_with_a_user_has_a_secret(server: str, tmp_path: Path) -> None
     assert f"/mailbox/{server}: `password_env` or `oauth2` is required with a user" in refused.output
 
 
+def test_serve_names_every_secret_that_is_not_set_and_ends(tmp_path: Path) -> None:  # M1
+    grant = {"token_url": "https://tokens.example/token", "client_id": "me", "refresh_token_env": "REFRESH"}
+    smtp = {"host": "smtp.example", "user": OWN, "oauth2": {**grant, "client_secret_env": "CLIENT_SECRET"}}
+    path = _config(tmp_path, mailbox={"name": "main", "imap": IMAP, "smtp": smtp})
+    refused = _run("serve", "--config", path, P="", CLIENT_SECRET="given")
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert refused.stderr.decode() == "flow-engine: not set in the environment: P, REFRESH\n"
+    assert _cli("check", "--config", path).exit_code == 0, "which needs none"
+
+
 def test_an_empty_file_is_told_without_the_keys_of_another_format(tmp_path: Path) -> None:  # M3
     path = tmp_path / "mail.yaml"
     path.write_text("")
