@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from adapters.redis_address import checked_redis_url
 from flow_engine.documents import DocumentLimits
 from flow_engine.documents.findings import problems_of
-from flow_engine.errors import CallTheOperator, CorrectTheInput, FlowEngineError
+from flow_engine.errors import CallTheOperator, CorrectTheInput, FlowEngineError, RetryLater
 from service import late
 
 PREFIX = "FLOW_ENGINE_"
@@ -274,6 +274,13 @@ _WHERE = {
 """Which setting says where a store is, by the code of the refusal that it causes."""
 
 
+_PARTICULARS = re.compile(r" \(configured timeouts: .*|, Timeout: .*", re.DOTALL)
+"""What PyMongo tells behind the reason: pages of it, of every server."""
+
+
 def refusal_line(refused: FlowEngineError) -> str:
-    """What a command that cannot be done says on standard error."""
-    return f"flow-engine: {refused.detail}{_WHERE.get(refused.code, '')}"
+    """What a command that cannot be done says on standard error; of a store that is away also, in a line
+    below, its driver's reason, such as a refused connection or a name that nobody knows."""
+    line = f"flow-engine: {refused.detail}{_WHERE.get(refused.code, '')}"
+    why = _PARTICULARS.sub("", str(refused.__cause__ or "")) if isinstance(refused, RetryLater) else ""
+    return f"{line}\nflow-engine: {why}" if why else line

@@ -283,3 +283,23 @@ def test_a_data_directory_that_cannot_be_made_is_named(
     code, _, err = run("serve", "--port", "1")
     assert code == UNREADABLE
     assert f"FLOW_ENGINE_DATA_DIR: {file / 'data'} cannot be made or used: Not a directory" in err
+
+
+@pytest.mark.parametrize(
+    ("variable", "url", "arguments"),
+    [
+        ("FLOW_ENGINE_REDIS_URL", "redis://me:secret-word@127.0.0.1:1/0", ("jobs", "dead")),
+        ("FLOW_ENGINE_MONGO_URL", "mongodb://me:secret-word@127.0.0.1:1/db", ("mail", "runs")),
+    ],
+)
+def test_why_a_store_does_not_answer_is_told_and_of_its_url_nothing_secret(
+    variable: str, url: str, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:  # F42, F44
+    monkeypatch.setenv(variable, url)
+    code, out, err = run(*arguments)
+    assert (code, out) == (UNREADABLE, "")
+    first, second = err.splitlines()
+    assert f"it is looked for at {variable}" in first
+    assert "127.0.0.1:1" in second
+    assert "Connect call failed" in second
+    assert "secret-word" not in err
