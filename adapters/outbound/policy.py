@@ -132,7 +132,7 @@ def _target(url: httpx2.URL) -> Target:
     if url.scheme not in _DEFAULT_PORTS:
         raise OutboundRefused(f"the URL's scheme is {url.scheme!r}; http and https are accepted")
     if url.userinfo:
-        raise OutboundRefused("the URL holds user information; send credentials in a header")
+        raise OutboundRefused("the URL holds a user or password, which is never sent")
     port = _DEFAULT_PORTS[url.scheme] if url.port is None else url.port
     if not 0 < port < 65536:
         raise OutboundRefused(f"port {port} does not exist")

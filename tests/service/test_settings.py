@@ -209,7 +209,7 @@ class TestReading:
                 for url, told in (
                     (
                         "https://ada:hush@hooks.example",
-                        "the URL holds user information; send credentials in a header",
+                        "the URL holds a user or password, which is never sent",
                     ),
                     ("https://hooks.example.com:99999", "port 99999 does not exist"),
                     ("https://a..b", "'a..b' is not a host name or address with one reading"),
