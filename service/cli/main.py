@@ -128,7 +128,12 @@ def serve(
 @app.command()
 def worker(
     metrics_port: Annotated[
-        int | None, typer.Option(min=1, max=65_535, help="Serve Prometheus metrics here, on loopback.")
+        int | None,
+        typer.Option(
+            min=1,
+            max=65_535,
+            help="Serve Prometheus metrics here, on WORKER_METRICS_HOST (a setting, loopback by default).",
+        ),
     ] = None,
 ) -> None:
     """Do the background work of all `serve` processes on the same Redis, until SIGINT or SIGTERM."""
@@ -142,11 +147,24 @@ def mcp() -> None:
 
 
 @app.command("settings")
-def show_settings() -> None:
+def show_settings(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
     """Print every setting with its value and its default."""
     console = Console(soft_wrap=False)
     for title, kind, variable in _kinds_of_settings():
-        console.print(_settings_table(title, read_settings(kind, variable), variable))
+        settings = read_settings(kind, variable)
+        if not as_json:
+            console.print(_settings_table(title, settings, variable))
+            continue
+        for name, field in kind.model_fields.items():
+            value, default = (_in_json(name, each) for each in (getattr(settings, name), field.default))
+            told = {"program": title, "variable": variable(name), "value": value, "default": default}
+            typer.echo(orjson.dumps({**told, "meaning": field.description}))
+
+
+def _in_json(name: str, value: object) -> object:
+    return value if value is None or isinstance(value, int | float) else shown_value(name, value)
 
 
 def _kinds_of_settings() -> Sequence[tuple[str, type[BaseSettings], Callable[[str], str]]]:

@@ -267,6 +267,7 @@ def test_limits_of_numbers_are_told(tmp_path: Path) -> None:
         code, out, err = run(*arguments)
         assert (code, out) == (2, ""), arguments
         assert said in err, arguments
+        assert "Input should" not in err, arguments
 
 
 def test_the_version_is_that_of_the_installation() -> None:  # F42

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 from pydantic_settings import BaseSettings
 from typer.testing import CliRunner
@@ -35,6 +36,24 @@ def test_every_setting_of_every_program_is_shown(monkeypatch: pytest.MonkeyPatch
         assert f"FLOW_ENGINE_{name.upper()} " in shown
     assert "17" in shown
     assert "sk-secret" not in shown
+
+
+def test_every_setting_is_a_json_object_of_its_own_where_a_script_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # F42, F46
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("FLOW_ENGINE_REDIS_URL", "redis://me:sk-secret@cache:6379/0")
+    shown = CliRunner().invoke(app, ["settings", "--json"]).stdout
+    rows = [orjson.loads(line) for line in shown.splitlines()]
+    assert "sk-secret" not in shown
+    own = {row["variable"]: row for row in rows if row["program"] == "serve and worker"}
+    assert own.keys() == {f"FLOW_ENGINE_{name.upper()}" for name in Settings.model_fields}
+    assert own["FLOW_ENGINE_REDIS_URL"]["value"] == "redis://***@cache:6379/0"
+    assert own["FLOW_ENGINE_REDIS_URL"]["default"] is None
+    assert own["FLOW_ENGINE_SAMPLES"]["value"] is True
+    assert own["FLOW_ENGINE_MAX_TASKS"]["default"] == 300
+    kinds = Settings, ChatSettings, GatewaySettings, WorkspaceSettings, VoiceSettings, ManagerSettings
+    assert len(rows) == sum(len(kind.model_fields) for kind in kinds)
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
