@@ -264,6 +264,7 @@ class Watch:
         self._clock = clock
         self._pause = pause
         self._stopwatch = stopwatch
+        self._is_away = False
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -295,13 +296,20 @@ class Watch:
         self._observer.event_loop_lagged(max(0.0, self._stopwatch() - began - LAG_EVERY_S))
 
     async def measure_backlog(self) -> None:
-        """While the store is away the last figures stay. Ages in seconds. Never raises for a store that is
-        away or refuses."""
+        """While the store is away the last figures stay, and why it is, as its driver has it, is logged once.
+        Ages in seconds. Never raises for a store that is away or refuses."""
         now = self._clock.now()
         try:
             await self._operations.note_process(self._own, now)
             waiting, oldest_s, dead_letters = await self._operations.backlog(now)
-        except (RetryLater, CallTheOperator):
+        except (RetryLater, CallTheOperator) as away:
             self._observer.count("store_errors", store="memory")
+            if not self._is_away:
+                why = str(away.__cause__ or "")
+                log.warning("memory_away", code=away.code, detail=away.detail, reason=why)
+            self._is_away = True
         else:
             self._observer.backlog_is(Backlog(waiting, oldest_s, dead_letters))
+            if self._is_away:
+                log.info("memory_back")
+            self._is_away = False

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+import structlog.testing
 import yaml
 from prometheus_client import Metric
 
@@ -136,6 +137,18 @@ class TestStory:
             await watch.measure_backlog()
             assert w.metric("store_errors_total", store="memory") == 1
             w.server.connected = True
+
+    async def test_why_the_store_is_away_is_logged_once_and_that_it_is_back(self) -> None:  # F36, F46
+        async with watched(clinic()) as w:
+            watch = Watch(w.observer, w.scene.memory.operations, OWN, w.scene.clock)
+            with structlog.testing.capture_logs() as logged:
+                for is_there in (True, False, False, True, True):
+                    w.server.connected = is_there
+                    await watch.measure_backlog()
+            away, back = logged
+            assert (away["event"], away["code"]) == ("memory_away", "memory_unavailable")
+            assert away["reason"] == "FakeRedis is emulating a connection error."
+            assert (back["event"], back["log_level"]) == ("memory_back", "info")
 
     async def test_a_store_that_refuses_is_asked_again(self) -> None:  # F36, F44
         async with watched(clinic()) as w:
