@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
 from ipaddress import ip_address
-from os import getpid
+from os import W_OK, access, geteuid, getpid
 from socket import gethostname
 
 from fastapi import FastAPI
@@ -147,6 +147,9 @@ def open_flow_database(settings: Settings) -> FlowDatabase:
     except OSError as error:
         message = f"FLOW_ENGINE_DATA_DIR: {settings.data_dir} cannot be made or used: {error.strerror}"
         raise CallTheOperator("data_dir_unusable", message) from error
+    if not access(settings.data_dir, W_OK):  # SQLite would say that it cannot open a file, and not which
+        user = f"the user of this process, {geteuid()}, may not write"
+        raise CallTheOperator("data_dir_unusable", f"FLOW_ENGINE_DATA_DIR: {user} in {settings.data_dir}")
     sqlite = SqliteDatabase(settings.data_dir)
     return FlowDatabase(sqlite, SqliteFlowStore(sqlite), SqliteVersionStore(sqlite))
 

@@ -286,6 +286,17 @@ def test_a_data_directory_that_cannot_be_made_is_named(
     assert f"FLOW_ENGINE_DATA_DIR: {file / 'data'} cannot be made or used: Not a directory" in err
 
 
+def test_a_data_directory_of_somebody_else_is_named_with_who_may_not_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:  # F42
+    monkeypatch.setattr("service.wiring.access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
+    monkeypatch.setenv("FLOW_ENGINE_DATA_DIR", str(tmp_path))
+    code, _, err = run("mail", "runs")
+    assert code == UNREADABLE
+    user = f"the user of this process, {os.geteuid()}, may not write"
+    assert err == f"flow-engine: FLOW_ENGINE_DATA_DIR: {user} in {tmp_path}\n"
+
+
 @pytest.mark.parametrize(
     ("variable", "url", "arguments"),
     [
