@@ -37,6 +37,7 @@ from flow_engine.errors import FlowEngineError
 from flow_engine.ports.records import RecordStore
 from flow_engine.use_cases.agent_runs import AgentRuns, Decision, Row, RunStatus
 from service import logs, mail, wiring
+from service.serving import end_in_order_at_a_hangup
 from service.settings import Settings, read_settings
 
 TENANT = "default"
@@ -184,6 +185,7 @@ def serve_until_stopped(path: Path, host: str, port: int | None, since: date | N
     settings, loaded = read_settings(Settings), loading.load_config(path)
     check_secrets(loaded.config, os.environ)
     logs.configure_logging(settings.log_level)
+    end_in_order_at_a_hangup()
     uvloop.run(_serve(settings, loaded, host, port, since))
 
 

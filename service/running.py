@@ -24,7 +24,7 @@ from api.auth import LOCAL
 from flow_engine.errors import FlowEngineError
 from flow_engine.ports.telemetry import Tracing
 from service import background, logs, supervisor, wiring
-from service.serving import run_until_stopped
+from service.serving import end_in_order_at_a_hangup, run_until_stopped
 from service.settings import Settings, refusal_line
 
 FINISHED_WITHIN_S: Final = 10
@@ -37,7 +37,6 @@ log: Any = structlog.get_logger("flow_engine.service")
 def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start, or the port
     is not free. Prints its URL on standard error."""
-    _end_in_order_at_a_hangup()
 
     async def serve(tracing: Tracing) -> None:
         service = wiring.build_service(settings, host=host, port=port, tracing=tracing)
@@ -47,13 +46,6 @@ def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
             await _Server(server_config(app), service.end_streams).serve([listening])
 
     run_until_stopped(settings, serve)
-
-
-def _end_in_order_at_a_hangup() -> None:
-    """As at SIGTERM, where it would end the process at once: of a terminal that is closed, or by who means
-    workers. One that is ignored, as by nohup, stays so."""
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 
 
 def serve_by_workers(settings: Settings, host: str, port: int, workers: int) -> int:
@@ -227,7 +219,7 @@ def _serve_metrics(host: str, port: int, registry: CollectorRegistry) -> None:
 
 def work_until_stopped(settings: Settings, metrics_port: int | None) -> None:
     """Returns after SIGINT or SIGTERM. Raises FlowEngineError when the set-up forbids to start."""
-    _end_in_order_at_a_hangup()
+    end_in_order_at_a_hangup()
     with telemetry.tracing_to(settings.traces) as tracing:
         logs.configure_logging(settings.log_level, tracing)
         uvloop.run(_work(settings, metrics_port, tracing))

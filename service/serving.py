@@ -39,10 +39,18 @@ def run_until_stopped(settings: Settings, serve: Callable[[Tracing], Coroutine[A
     """Serves with uvicorn until SIGINT or SIGTERM, with traces and logs as the settings say. A second one
     waits for nobody."""
     _answer_signals(_interrupt)
+    end_in_order_at_a_hangup()
     with tracing_to(settings.traces) as tracing:
         configure_logging(settings.log_level, tracing)
         with suppress(KeyboardInterrupt):
             uvloop.run(serve(tracing))
+
+
+def end_in_order_at_a_hangup() -> None:
+    """As at SIGTERM, where it would end the process at once: of a terminal that is closed, or by who means
+    workers. One that is ignored, as by nohup, stays so."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 
 
 def _interrupt(*_: object) -> None:

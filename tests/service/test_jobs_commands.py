@@ -157,19 +157,31 @@ def test_a_worker_whose_metrics_have_no_address_says_so(
     assert refused.stderr.startswith(f"flow-engine: cannot listen on {host!r} port {port}: ")
 
 
-@pytest.mark.parametrize("command", ["serve", "worker"])
+MAILBOX = """mailbox:
+  name: support
+  imap: {host: 127.0.0.1, port: 1, tls: none, user: me@example.org, password_env: SECRET}
+"""
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "chat", "mail"])
 def test_a_single_process_ends_in_order_at_a_hangup(
     redis_server: RedisServer, tmp_path: Path, command: str
 ) -> None:  # F41, F42
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_ENGINE_")}
     environment |= {"FLOW_ENGINE_REDIS_URL": redis_server.url, "FLOW_ENGINE_DATA_DIR": str(tmp_path)}
-    options = ("--port", str(free_port())) if command == "serve" else ()
+    (tmp_path / "mail.yaml").write_text(MAILBOX)
+    options = {
+        "serve": ("--port", str(free_port())),
+        "worker": (),
+        "chat": ("serve", "--port", "0"),
+        "mail": ("serve", "--config", str(tmp_path / "mail.yaml")),
+    }[command]
     # As from a terminal: whoever runs the tests may be out of the reach of hang-ups, as by nohup.
     from_a_terminal = ("env", "--default-signal=HUP", sys.executable, "-m", "service.cli")
     with subprocess.Popen(
         (*from_a_terminal, command, *options),
         cwd=ROOT,
-        env=environment,
+        env={**environment, "SECRET": "word"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     ) as process:
