@@ -35,6 +35,10 @@ from service.settings import Settings, read_settings
 log: Any = structlog.get_logger("flow_engine.gateway")
 
 
+ANSWERS_END_WITHIN_S = 10
+"""So long may answers go on when the gateway stops; then they are told to be cut off."""
+
+
 class GatewayDoor(Door):
     """Bodies may carry images."""
 
@@ -110,7 +114,7 @@ def _key_of(backend: Backend, environ: Mapping[str, str]) -> str | None:
 
 def gateway_server(app: Starlette, *, signals: bool = True) -> uvicorn.Server:
     """To be served on a socket that is bound already. Bodies have at most 32 MiB."""
-    return door_server(app, door=GatewayDoor, signals=signals)
+    return door_server(app, door=GatewayDoor, signals=signals, ends_within_s=ANSWERS_END_WITHIN_S)
 
 
 def serve_until_stopped(config: Path | None, host: str, port: int) -> None:

@@ -143,10 +143,16 @@ class _Answer:
         status = _Status(self.books, self.operation, self.served.origin)
         out = EventStream(send, self.heartbeat_s, self.served.origin.headers)
         work = self._stream(out, send, status) if self.streams else self._plain(scope, receive, send, status)
-        if self.served.origin.outcome == "hit-l1":  # nobody is asked, so there is nothing to cancel
-            await work
-        elif not await watched(receive, work, lambda: out.ended):
-            status.value = 499
+        try:
+            if self.served.origin.outcome == "hit-l1":  # nobody is asked, so there is nothing to cancel
+                await work
+            elif not await watched(receive, work, lambda: out.ended):
+                status.value = 499
+        except asyncio.CancelledError:  # the server stops, and has waited for this answer long enough
+            if not out.ended:
+                message, again = "the gateway stops; ask again", {"Retry-After": "1"}
+                stops = ApiError(503, message, code="stopping", type="server_error", headers=again)
+                await self._fail(stops, out, send, status)
         status.count()
 
     async def _plain(self, scope: AsgiScope, receive: Receive, send: Send, status: _Status) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,28 @@ async def asking(world: World, **fields: Any) -> AsyncGenerator[asyncio.StreamRe
         yield reader
     finally:
         writer.close()
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_an_answer_that_outlasts_a_gateway_that_stops_ends_with_an_error(
+    streams: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # W9
+    monkeypatch.setattr("service.gateway.ANSWERS_END_WITHIN_S", 0.1)
+    first = b"data: " + orjson.dumps(CHUNKS[1]) + b"\n\n" if streams else b"{"
+    async with (
+        AsyncExitStack() as stays,
+        ExactServer(lambda _: Reply([first, b""], pause_s=30)).running() as s,
+    ):
+        async with gateway(tmp_path, {"url": f"{s.origin}/v1"}) as world:
+            reader = await stays.enter_async_context(asking(world, stream=streams))
+            while not s.requests:
+                await asyncio.sleep(0.002)
+            head = await reader.readuntil(first) if streams else b""
+        rest = head + await reader.read()
+    assert rest.startswith(b"HTTP/1.1 200" if streams else b"HTTP/1.1 503")
+    assert b'"code":"stopping"' in rest
+    assert b"[DONE]" not in rest
+    assert not [each for each in caplog.records if each.exc_info], "an end in order is no error"
 
 
 async def noticed(server: FakeServer, at: float) -> float:
