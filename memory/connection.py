@@ -150,10 +150,11 @@ class RedisMemory:
 
     async def ready(self) -> None:
         """Raises RetryLater when Redis does not answer, or a write would be refused or lost, or too few
-        replicas confirm one."""
+        replicas confirm one; CallTheOperator `memory_refused` where its user may not do what is needed."""
         await check_readiness(self.driver, self.durability)
         await self.driver.set(READY_KEY, b"", lifetime_s=READY_KEY_LIFETIME_S)
         await self.driver.confirm(READY_KEY)
+        await self.operations.model_calls("", None, at_most=1)  # by a script, as every commit is
 
     async def check_safety(self, durability: Durability) -> None:
         """Raises CallTheOperator `redis_unsafe`, RetryLater."""

@@ -112,6 +112,17 @@ async def test_one_that_is_asked_as_what_it_is_not_is_refused(
     await memory.close()
 
 
+async def test_one_whose_user_may_run_no_script_is_not_ready(start_redis: StartRedis) -> None:  # F36, F44
+    redis = start_redis(DURABLE)
+    memory = connect(redis.url)
+    await memory.ready()
+    with redis.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-@scripting")
+        with pytest.raises(CallTheOperator, match="lacks permission"):
+            await memory.ready()
+    await memory.close()
+
+
 async def test_every_primary_of_a_cluster_is_asked(start_redis: StartRedis) -> None:  # F44
     half = LAST_SLOT // 2
     one, other = start_redis(CLUSTER, slots=(0, half)), start_redis(CLUSTER, slots=(half + 1, LAST_SLOT))
