@@ -225,7 +225,7 @@ class Sessions:
         lost_at = asyncio.get_running_loop().time() + chat.LEASE_S
         while True:
             await asyncio.sleep(RENEW_S)
-            with contextlib.suppress(RetryLater):
+            with contextlib.suppress(RetryLater, CallTheOperator):
                 if not await self.store.hold(ref, holder):
                     break
                 lost_at = asyncio.get_running_loop().time() + chat.LEASE_S
@@ -346,8 +346,8 @@ class Sessions:
                 while idle:
                     await self._end_idle(idle[-1])
                     idle.pop()
-            except RetryLater as away:
-                log.warning("sessions_not_swept", code=away.code)
+            except (RetryLater, CallTheOperator) as away:
+                log.warning("sessions_not_swept", code=away.code, detail=away.detail)
 
     async def _end_idle(self, ref: chat.SessionRef) -> None:
         """Not one that has ended, or is forgotten: what is put there would have it kept for another day."""

@@ -10,12 +10,14 @@ from typing import Any
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from adapters.models.scripted import Says, Stalls
 from api.auth import Keyring
 from channels.chat import sessions
+from flow_engine.errors import CallTheOperator
 from flow_engine.ports.chat import FRAMES_KEPT, KEPT_S, SessionRef
 from flow_engine.ports.models import LLMRequest
 from memory.chat_in_process import InProcessChat
@@ -315,6 +317,29 @@ async def test_a_session_that_fell_silent_is_ended_once_and_then_forgotten(
         store.now = idle_s + KEPT_S + 1.0
         await chat.sessions.create("default", "u2", None)
         assert await store.load(ref) is None
+
+
+class RefusesOnce(CountsSweeps):
+    """As a Redis whose user lacks a permission for a while."""
+
+    async def abandoned(self) -> Sequence[SessionRef]:
+        if self.looks == 0:
+            self.looks = 1
+            raise CallTheOperator("memory_refused", "Redis' user lacks permission for a command")
+        return await super().abandoned()
+
+
+async def test_sessions_are_swept_again_once_redis_refuses_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C12, F44: one refusal ended the sweeping
+    monkeypatch.setattr(sessions, "SWEEP_S", 0.01)
+    store = RefusesOnce()
+    with capture_logs() as logged:
+        async with running_chat(tmp_path, shared=(store, store)):
+            await store.swept()
+    assert [each["detail"] for each in logged if each["event"] == "sessions_not_swept"] == [
+        "Redis' user lacks permission for a command"
+    ]
 
 
 @pytest.mark.parametrize("state", [None, b"{}"], ids=["forgotten", "unreadable"])
