@@ -244,9 +244,13 @@ class KeptCalls:
             self._observer.count("store_errors", store="memory")
 
 
+async def _always_ready() -> None:
+    return
+
+
 class Watch:
-    """Feeds the gauges that nothing counts into by itself, and says that this process lives. The lag twice a
-    second, the others every 5 seconds."""
+    """Feeds the gauges that nothing counts into by itself, and says that this process lives and, in the log,
+    why the memory is not `ready`. The lag twice a second, the others every 5 seconds."""
 
     def __init__(
         self,
@@ -255,6 +259,7 @@ class Watch:
         own: OwnProcess,
         clock: Clock,
         *,
+        ready: Callable[[], Awaitable[None]] = _always_ready,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -264,7 +269,8 @@ class Watch:
         self._clock = clock
         self._pause = pause
         self._stopwatch = stopwatch
-        self._is_away = False
+        self._ready = ready
+        self._wrong: str | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -279,7 +285,12 @@ class Watch:
                 await self.measure_backlog()
                 await self._pause(BACKLOG_EVERY_S)
 
-        pending = {asyncio.create_task(lag()), asyncio.create_task(backlog())}
+        async def readiness() -> None:
+            while True:
+                await self.look_at_readiness()
+                await self._pause(BACKLOG_EVERY_S)
+
+        pending = {asyncio.create_task(each) for each in (lag(), backlog(), readiness())}
         try:
             yield
         finally:
@@ -296,20 +307,28 @@ class Watch:
         self._observer.event_loop_lagged(max(0.0, self._stopwatch() - began - LAG_EVERY_S))
 
     async def measure_backlog(self) -> None:
-        """While the store is away the last figures stay, and why it is, as its driver has it, is logged once.
-        Ages in seconds. Never raises for a store that is away or refuses."""
+        """While the store is away the last figures stay. Ages in seconds. Never raises for a store that is
+        away or refuses."""
         now = self._clock.now()
         try:
             await self._operations.note_process(self._own, now)
             waiting, oldest_s, dead_letters = await self._operations.backlog(now)
-        except (RetryLater, CallTheOperator) as away:
+        except (RetryLater, CallTheOperator):
             self._observer.count("store_errors", store="memory")
-            if not self._is_away:
-                why = str(away.__cause__ or "")
-                log.warning("memory_away", code=away.code, detail=away.detail, reason=why)
-            self._is_away = True
         else:
             self._observer.backlog_is(Backlog(waiting, oldest_s, dead_letters))
-            if self._is_away:
-                log.info("memory_back")
-            self._is_away = False
+
+    async def look_at_readiness(self) -> None:
+        """Logs once what readiness would say, with the reason as the driver has it, and once that all is well
+        again: whoever is never asked tells it too."""
+        try:
+            await self._ready()
+        except (RetryLater, CallTheOperator) as wrong:
+            if wrong.detail != self._wrong:
+                why = str(wrong.__cause__ or "")
+                log.warning("memory_not_ready", code=wrong.code, detail=wrong.detail, reason=why)
+            self._wrong = wrong.detail
+        else:
+            if self._wrong is not None:
+                log.info("memory_ready_again")
+            self._wrong = None

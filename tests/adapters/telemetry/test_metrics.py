@@ -138,17 +138,18 @@ class TestStory:
             assert w.metric("store_errors_total", store="memory") == 1
             w.server.connected = True
 
-    async def test_why_the_store_is_away_is_logged_once_and_that_it_is_back(self) -> None:  # F36, F46
+    async def test_why_the_store_is_not_ready_is_logged_once_and_that_it_is_again(self) -> None:  # F36, F46
         async with watched(clinic()) as w:
-            watch = Watch(w.observer, w.scene.memory.operations, OWN, w.scene.clock)
+            memory = w.scene.memory
+            watch = Watch(w.observer, memory.operations, OWN, w.scene.clock, ready=memory.ready)
             with structlog.testing.capture_logs() as logged:
                 for is_there in (True, False, False, True, True):
                     w.server.connected = is_there
-                    await watch.measure_backlog()
-            away, back = logged
-            assert (away["event"], away["code"]) == ("memory_away", "memory_unavailable")
-            assert away["reason"] == "FakeRedis is emulating a connection error."
-            assert (back["event"], back["log_level"]) == ("memory_back", "info")
+                    await watch.look_at_readiness()
+            wrong, again = logged
+            assert (wrong["event"], wrong["code"]) == ("memory_not_ready", "memory_unavailable")
+            assert wrong["reason"] == "FakeRedis is emulating a connection error."
+            assert (again["event"], again["log_level"]) == ("memory_ready_again", "info")
 
     async def test_a_store_that_refuses_is_asked_again(self) -> None:  # F36, F44
         async with watched(clinic()) as w:
