@@ -48,8 +48,12 @@ log: Any = structlog.get_logger("flow_engine.service")
 Families = list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]
 """Name, meaning, type and samples of each metric; a sample is its name, labels and value."""
 
-_SHARED = {"flow_engine_jobs_waiting", "flow_engine_jobs_oldest_seconds", "flow_engine_dead_letters"}
-"""Gauges of the Redis that all workers share; of others each worker has its part."""
+_EACH_HAS_ITS_OWN = {
+    "flow_engine_compiled_versions",
+    "flow_engine_streams_open",
+    "flow_engine_conversations_held",
+}
+"""Gauges of which each worker has its part; others are of what they share."""
 
 
 @dataclass(slots=True, eq=False)
@@ -371,7 +375,7 @@ def merged_families(parts: Iterable[Families]) -> Families:
                 known[key] = labels, value
             elif sample.endswith("_created"):
                 known[key] = labels, min(value, known[key][1])
-            elif name in _SHARED:
+            elif kind == "gauge" and name not in _EACH_HAS_ITS_OWN:
                 known[key] = labels, max(value, known[key][1])
             else:
                 known[key] = labels, value + known[key][1]
