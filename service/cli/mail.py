@@ -80,7 +80,8 @@ def _status(text: str | None) -> RunStatus | None:
             return known
     if text is None:
         return None
-    raise typer.BadParameter(f"accepted is one of: {', '.join(RUN_STATUSES)}")
+    accepted = f"accepted is one of: {', '.join(RUN_STATUSES)}"
+    raise typer.BadParameter(accepted, param_hint="'--status'")
 
 
 @_runs.callback(invoke_without_command=True)

@@ -261,6 +261,7 @@ def test_limits_of_numbers_are_told(tmp_path: Path) -> None:
         (("serve", "--port", "many"), "--port"),
         (("jobs", "dead", "--limit", "0"), "--limit"),
         (("worker", "--metrics-port", "0"), "--metrics-port"),
+        (("mail", "runs", "--status", "stuck"), "'--status': accepted is one of: queued"),
         (("flow", "simulate", str(version), "--persona", str(version), "--runs", "0"), "--runs"),
         (("flow", "import", "voiceflow", str(version)), "voiceflow"),
     ):
