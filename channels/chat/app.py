@@ -298,25 +298,9 @@ def chat_app(
     gives the metrics."""
 
     async def socket(websocket: WebSocket) -> None:
-        try:
-            doorkeeper.check(websocket)
-            # A query never holds an API key: those stand in logs.
-            token = websocket.query_params.get("token")
-            if token is None:
-                principal = doorkeeper.admit(websocket, ("chat",))
-            else:
-                principal = (await tokens()).holder(token)
-        except CorrectTheInput as refusal:
-            log.info("socket_refused", code=refusal.code)
-            await websocket.close(REFUSED)
-            return
-        except RetryLater as away:
-            log.warning("connection_closed", code=away.code)
-            await websocket.accept()
-            await websocket.send_text(_error(away.code, away.detail).decode())
-            await websocket.close(TRY_LATER)
-            return
-        await Connection(websocket, principal, sessions).serve()
+        principal = await _admitted(websocket, tokens, doorkeeper)
+        if principal is not None:
+            await Connection(websocket, principal, sessions).serve()
 
     async def ready(request: Request) -> Response:
         checks = {name: await _verdict(probe) for name, probe in probes.items()}
@@ -342,6 +326,28 @@ def chat_app(
         ],
         exception_handlers={HTTPException: http_problem, Exception: bug},
     )
+
+
+async def _admitted(
+    websocket: WebSocket, tokens: Callable[[], Awaitable[Tokens]], doorkeeper: Doorkeeper
+) -> Principal | None:
+    """None for who is refused, or is told to come later since the stores are away."""
+    try:
+        doorkeeper.check(websocket)
+        # A query never holds an API key: those stand in logs.
+        token = websocket.query_params.get("token")
+        if token is None:
+            return doorkeeper.admit(websocket, ("chat",))
+        return (await tokens()).holder(token)
+    except CorrectTheInput as refusal:
+        log.info("socket_refused", code=refusal.code)
+        await websocket.close(REFUSED)
+    except RetryLater as away:
+        log.warning("connection_closed", code=away.code)
+        await websocket.accept()
+        await websocket.send_text(_error(away.code, away.detail).decode())
+        await websocket.close(TRY_LATER)
+    return None
 
 
 async def _verdict(probe: Probe) -> str:
