@@ -29,7 +29,10 @@ MASK: Final = "***"
 _PATH_IN_ANSWER = re.compile(r"\$(?:[.\[]|\Z)")
 _SCHEME_AND_HOST = re.compile(r"https?://[^/?#\s]+", re.IGNORECASE)
 _DOTS: Final = {".": "%2E", "..": "%2E%2E"}
-_URL_EXAMPLES: Final = "accepted is {{base_url}}/path, or an address that begins with http:// or https://"
+_URL_EXAMPLES: Final = (
+    "accepted is {{base_url}}/path, or an address that begins with http:// or https://, "
+    "and credentials in a header"
+)
 
 
 class Mistakes(ValueError):
