@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 
 from adapters.extraction.context import Mention, follows_correction, in_range
 from adapters.extraction.numbers import TimeMention, part_of_day, times
-from adapters.extraction.vocabulary import Vocabulary, alternation, as_listed, few, right_before
+from adapters.extraction.vocabulary import Dates, Vocabulary, alternation, as_listed, few, right_before
 
 _REACH = 40
 _WORD = re.compile(r"[\wº']+")
@@ -51,6 +51,12 @@ class _Day:
 
 _YEAR = r"(?:19|20) ?[0-9]{2}(?![0-9])"
 _NUMBER = r"(?<![\w.,/:+-])"
+
+
+def _of_a_month(tables: Dates) -> Iterator[str]:
+    for of in (*tables.of, *tables.ahead_lead):
+        for names in tables.months:
+            yield from (f"{of} {month}" for month in names)
 
 
 class _Patterns:
@@ -100,13 +106,7 @@ class _Patterns:
         )
         self.beside = re.compile(rf",? (?:{lead} )?")
         self.not_meant = re.compile(alternation(tables.not_meant) + r"['’]? ?$")
-        of_a_month = (
-            f"{of} {month}"
-            for of in (*tables.of, *tables.ahead_lead)
-            for names in tables.months
-            for month in names
-        )
-        behind = alternation((*tables.not_meant_behind, *of_a_month))
+        behind = alternation((*tables.not_meant_behind, *_of_a_month(tables)))
         self.not_meant_behind = re.compile(rf"(?:,? (?:{lead} )?[0-9]{{1,2}}º?)? ?{behind}")
         self.of = re.compile(rf" {alternation(tables.of)}['’]? ?")
         self.negated = right_before(vocabulary.turns.negations)

@@ -127,13 +127,7 @@ def references_of(raw: object) -> References | None:
         servers=tuple(
             ServerReferences(
                 identity=_identity(server, place),
-                tools=frozenset(
-                    name.text
-                    for tool, at in _objects(server, "includedTools", place)
-                    if (name := _text(tool, "toolName", at))
-                )
-                # One that is only named is a mistake of its own.
-                | {each.text for each in _texts(server, "includedTools", place)},
+                tools=_names_of_tools(server, place),
             )
             for server, place in _objects(document, "mcpServers", "")
         )
@@ -191,6 +185,13 @@ def _task(task: JsonObject, place: str) -> TaskReferences:
         if task.get("approval") is True and task.get("type") in ("AIO", "HUM")
         else None,
     )
+
+
+def _names_of_tools(server: JsonObject, place: str) -> frozenset[str]:
+    """A text in place of a tool is a mistake of its own, so it counts as its name."""
+    tools = _objects(server, "includedTools", place)
+    named = {name.text for tool, at in tools if (name := _text(tool, "toolName", at))}
+    return frozenset(named | {each.text for each in _texts(server, "includedTools", place)})
 
 
 def _identities(owner: JsonObject, name: str, place: str) -> tuple[Identity, ...]:

@@ -223,9 +223,8 @@ def diagram(
         raise typer.Exit(UNREADABLE) from None
     except FlowEngineError as error:
         no_json = error.code == "json_invalid"
-        for finding in error.findings if isinstance(error, CorrectTheInput) and not no_json else ():
-            at = place + finding.pointer or "/"
-            typer.echo(f"{file}:{at}: {finding.code} {finding.message}", err=True)
+        for each in error.findings if isinstance(error, CorrectTheInput) and not no_json else ():
+            typer.echo(f"{file}:{place + each.pointer or '/'}: {each.code} {each.message}", err=True)
         typer.echo(f"{file}: {error.detail}", err=True)
         raise typer.Exit(UNREADABLE if no_json else FOUND_WRONG) from None
     if output is None:
