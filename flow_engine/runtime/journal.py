@@ -294,6 +294,20 @@ def states_of(entries: Sequence[JournalEntry]) -> tuple[LoadedConversation, Load
     return before, after
 
 
+def session_after(entries: Sequence[JournalEntry]) -> Session | None:
+    """The session of the state after the last of these entries, for a fraction of the work of `states_of`.
+
+    Raises CallTheOperator where what is stored does not fit its format."""
+    stored: dict[str, Any] | None = None
+    for entry in entries:
+        if entry.base is not None and entry.base.session is not None:
+            stored = orjson.loads(encode_session(entry.base.session))
+        if "session" in entry.delta:
+            change = as_object(entry.delta["session"])
+            stored = {**change} if stored is None or "tenant" in entry.delta else _changed(stored, change)
+    return None if stored is None else decode_session(orjson.dumps(stored))
+
+
 def begun_by(entry: JournalEntry) -> tuple[str | None, Fork | None] | None:
     """By which tag, and as what fork, the entry's commit began a conversation; None where it goes on with
     one."""
@@ -350,7 +364,11 @@ def folded(before: LoadedConversation, entry: JournalEntry) -> LoadedConversatio
 def _merged(before: Session | None, delta: Mapping[str, object]) -> Session:
     if before is None:
         return decode_session(orjson.dumps(delta))
-    stored: dict[str, Any] = orjson.loads(encode_session(before))
+    return decode_session(orjson.dumps(_changed(orjson.loads(encode_session(before)), delta)))
+
+
+def _changed(stored: dict[str, Any], delta: Mapping[str, object]) -> dict[str, Any]:
+    """A stored session with what `session_delta` tells, which is written into it."""
     for name, change in delta.items():
         if name in ("contacts", "entered", "refused"):
             for id, part in as_object(change).items():
@@ -364,7 +382,7 @@ def _merged(before: Session | None, delta: Mapping[str, object]) -> Session:
             stored[name] = {**stored[name], **as_object(change)}
         else:
             stored[name] = change
-    return decode_session(orjson.dumps(stored))
+    return stored
 
 
 def _entries(stored: object) -> dict[str, MemoryEntry]:

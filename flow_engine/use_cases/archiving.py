@@ -18,7 +18,7 @@ from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
 from flow_engine.ports.flow_store import ArchivedPart, ArchivedStart, ArchiveTerm, FlowStore, JournalArchive
 from flow_engine.ports.jobs import DueJob, Job
-from flow_engine.runtime.journal import JournalEntry, ReleasingJournal, states_of
+from flow_engine.runtime.journal import JournalEntry, ReleasingJournal, session_after
 from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.session import Session
 from flow_engine.use_cases.delivery import Schedule
@@ -168,7 +168,7 @@ class KeptJournal:
         fresh = [part for part in parts if part.first not in known or known[part.first].last < part.last]
         begun = self._journal.unpacked(parts[0])
         ending = begun if len(parts) == 1 else self._journal.unpacked(parts[-1])
-        session = states_of(ending)[1].session
+        session = session_after(ending)
         term = await self._term(conversation, session, ending[-1].at)
         if fresh:
             asked = begun[0].input

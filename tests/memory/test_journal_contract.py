@@ -15,7 +15,7 @@ from msgspec import structs
 import memory.journal as journal_module
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.dialogue import ConversationRef, Fork
-from flow_engine.runtime.journal import JournalEntry, states_of
+from flow_engine.runtime.journal import JournalEntry, session_after, states_of
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact
 from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.session import Contact, Session
@@ -248,6 +248,7 @@ async def test_every_state_is_rebuilt_from_the_journal_as_it_was_stored(
         assert len(part) <= 5
         before, after = states_of(part)
         assert (before, after) == (states[seq - 1], states[seq]), seq
+        assert session_after(part) == after.session
 
 
 class TestReleased:
