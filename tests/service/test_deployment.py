@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import shutil
 import socket
@@ -49,8 +51,11 @@ def test_the_proxy_knows_a_conversation_by_its_path(path: str, conversation: str
         assert line in NGINX
 
 
+LONG = json.dumps({"prompt": "You book visits for a clinic. " * 200}).encode()
+
+
 class Replica(ThreadingHTTPServer):
-    """Answers everything with its port."""
+    """Answers with its port, a stream with events, what ends with `long` with a long reply."""
 
     def __init__(self) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -58,7 +63,15 @@ class Replica(ThreadingHTTPServer):
 
             def do_GET(self) -> None:
                 body = str(self.server.server_port).encode()
+                if self.path.endswith("/stream"):
+                    kind, body = "text/event-stream", b"data: {}\n\n" * 500
+                elif self.path.endswith("/long"):
+                    kind, body = "application/json", LONG
+                else:
+                    kind = "application/json"
                 self.send_response(200)
+                self.send_header("Content-Type", kind)
+                self.send_header("ETag", '"1-2"')
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -122,6 +135,32 @@ def test_requests_of_a_conversation_meet_one_replica_and_conversations_all_of_th
             met.add(one)
         assert len(met) == 2
         assert len({replica("/v1/flows") for _ in range(20)}) == 2
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+@pytest.mark.parametrize(
+    ("path", "takes", "compressed"),
+    [
+        ("/v1/prompt/long", "gzip, deflate", True),
+        ("/v1/prompt/long", "identity", False),
+        ("/v1/prompt/short", "gzip", False),
+        ("/v1/conversations/long/stream", "gzip", False),
+    ],
+)
+def test_long_replies_are_compressed_for_who_takes_them_so(
+    tmp_path: Path, path: str, takes: str, compressed: bool
+) -> None:  # F31
+    with proxied(tmp_path, 1) as port:
+        asked = Request(f"http://127.0.0.1:{port}{path}", headers={"Accept-Encoding": takes})
+        with urlopen(asked) as reply:
+            body, headers = reply.read(), reply.headers
+    assert (headers["Content-Encoding"] == "gzip") is compressed
+    if compressed:
+        assert len(body) < len(LONG) / 3
+        assert gzip.decompress(body) == LONG
+        assert headers["ETag"] == 'W/"1-2"'  # If-None-Match compares weakly
+    else:
+        assert headers["ETag"] == '"1-2"'
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health/live", "/health/ready", "/health"])
