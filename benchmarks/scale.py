@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
 import sqlite3
 import sys
 import time
@@ -46,6 +47,7 @@ CONNECTIONS = 64
 WARM_UP = 16
 ROUNDS = 3
 HELD = 2_000
+GZIPPED_FROM = 1_000
 INSTALLED = ((1, 1, True), (1, 1, False), (2, 1, True), (4, 1, True), (1, 3, True), (1, 6, True))
 """Processes, nodes of Redis, and whether a process holds conversations."""
 RESTS_S = 3.0
@@ -241,6 +243,22 @@ async def held(cores: Cores) -> tuple[float, float]:
     return (sizes[1] - sizes[0]) / HELD * 1e3, loaded.stored_bytes / 1e3
 
 
+async def gzipped(cores: Cores) -> float:
+    """HTTP of one conversation, both ways, where a proxy compresses replies as deploy/nginx.conf asks for; in
+    kilobytes. Raises MeasurementFailed."""
+    async with installation(cores) as running:
+        caller = Caller()
+        await caller.open(running.service.port)
+        target = await scenarios.publish(caller, running.service.port, TASKS)
+        began, saved = caller.bytes, 0
+        for request in scenarios.life(target, "gzip-0123456789abcdef012"):
+            body = await caller.ask(request)
+            if len(body) >= GZIPPED_FROM:
+                saved += len(body) - len(gzip.compress(body, compresslevel=1))
+        caller.close()
+    return (caller.bytes - began - saved) / 1e3
+
+
 async def _live(target: Target, kind: str, conversations: int) -> tuple[int, int]:
     """Requests and their bytes, replies included."""
     spread = (sha256(f"{kind}{number}".encode()).hexdigest()[:19] for number in range(conversations))
@@ -286,6 +304,7 @@ async def measure(cores: Cores, conversations: int) -> tuple[Figures, Sequence[C
     """The figures of one process and one server, and how well they predict others. Raises
     MeasurementFailed."""
     held_kb, state_kb = await held(cores)
+    gzip_kb = await gzipped(cores)
     rounds = [
         [
             await spent(cores, conversations, processes=processes, nodes=nodes, holds=holds)
@@ -306,6 +325,7 @@ async def measure(cores: Cores, conversations: int) -> tuple[Figures, Sequence[C
             "clustered_ms": three.service_ms,
             "unheld_ms": unheld.service_ms,
             "held_kb": held_kb,
+            "gzip_kb": gzip_kb,
             "state_kb": state_kb,
         }
     )

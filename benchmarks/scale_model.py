@@ -29,7 +29,8 @@ class Figures:
     conversations share, jobs and the stream of events: they are in one slot. `stored_kb` stays in Redis
     until the state expires, `archived_kb` is its journal as the flow database gets it. `unheld_ms` is what
     `serve` spends where each request meets a process that does not hold the conversation, `held_kb` what it
-    takes to hold one, of which `state_kb` count for HELD_BYTES."""
+    takes to hold one, of which `state_kb` count for HELD_BYTES. `gzip_kb` is what of `http_kb` leaves a proxy
+    that compresses."""
 
     requests: int
     service_ms: float
@@ -41,6 +42,7 @@ class Figures:
     stored_kb: float
     archived_kb: float
     http_kb: float
+    gzip_kb: float
     redis_kb: float
     events: float
     event_kb: float
@@ -142,7 +144,7 @@ def plan(figures: Figures, a_day: int, given: Assumptions) -> Plan:
         + 3 * 4 * mongo_sets
     )
     hour = cores * given.core_hour + memory * given.gib_hour + 3 * archived_gib * given.disk_gib_hour
-    out_gb = a_day * figures.http_kb / 1e6 * HOURS_A_MONTH / 24
+    out_gb = a_day * figures.gzip_kb / 1e6 * HOURS_A_MONTH / 24
     return Plan(
         a_day,
         peak,
@@ -156,7 +158,7 @@ def plan(figures: Figures, a_day: int, given: Assumptions) -> Plan:
         archived_gib,
         mongo_sets,
         cells,
-        peak * figures.http_kb * 8 / 1000,
+        peak * figures.gzip_kb * 8 / 1000,
         HOURS_A_MONTH * hour + out_gb * given.gb_out,
     )
 
@@ -228,7 +230,7 @@ def limits(figures: Figures, given: Assumptions) -> Sequence[Limit]:
                 "a cluster of it, sharded by tenant and conversation; fewer `JOURNAL_DAYS`",
             ),
             Limit(
-                day(given.network_gbit * 1e6 / 8 / figures.http_kb),
+                day(given.network_gbit * 1e6 / 8 / figures.gzip_kb),
                 f"a network of {given.network_gbit:g} Gbit/s",
                 "several proxies, by DNS",
             ),
@@ -265,6 +267,7 @@ def _figure_rows(figures: Figures) -> Iterable[list[str]]:
         ["stored in Redis for a day", f"{figures.stored_kb:.1f}", "kB"],
         ["its journal in the flow database", f"{figures.archived_kb:.1f}", "kB"],
         ["HTTP, both ways", f"{figures.http_kb:.0f}", "kB"],
+        ["compressed by the proxy", f"{figures.gzip_kb:.0f}", "kB"],
         ["between `serve` and Redis, both ways", f"{figures.redis_kb:.0f}", "kB"],
         ["events", f"{figures.events:.1f}", f"of {figures.event_kb:.2f} kB"],
         ["jobs done", f"{figures.jobs:.1f}", ""],

@@ -23,6 +23,8 @@ from benchmarks.results import MeasurementFailed
 HOST = "127.0.0.1"
 STARTS_WITHIN_S = 90.0
 STOPS_WITHIN_S = 5.0
+HASH_MAX_LISTPACK_VALUE = "8192"
+"""In bytes, as in docker-compose.yml: hashes of so small values are stored in one piece."""
 ROOT = Path(__file__).resolve().parents[1]
 _FLOW_ENGINE = (sys.executable, "-m", "service.cli")
 
@@ -53,6 +55,7 @@ async def redis_server(*, core: int, aof: bool, under: Sequence[str] = ()) -> As
             "--appendonly": "yes" if aof else "no",
             "--appendfsync": "everysec",
             "--maxmemory-policy": "noeviction",
+            "--hash-max-listpack-value": HASH_MAX_LISTPACK_VALUE,
         }
         command = [*under, "redis-server", *(part for option in options.items() for part in option)]
         async with running_process(command, port, core, os.environ, Path(folder) / "redis.log") as server:
@@ -82,6 +85,7 @@ async def redis_cluster(nodes: int, *, core: int) -> AsyncGenerator[Sequence[Ser
                 ]
                 command += ["--cluster-enabled", "yes", "--maxmemory-policy", "noeviction"]
                 command += ["--cluster-port", str(buses[number])]
+                command += ["--hash-max-listpack-value", HASH_MAX_LISTPACK_VALUE]
                 started = running_process(command, port, core, os.environ, home / "redis.log")
                 servers.append(await stack.enter_async_context(started))
             edges = [number * SLOTS // nodes for number in range(nodes + 1)]

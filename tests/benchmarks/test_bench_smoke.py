@@ -117,6 +117,7 @@ FIGURES = Figures(
     stored_kb=20.0,
     archived_kb=4.0,
     http_kb=200.0,
+    gzip_kb=50.0,
     redis_kb=100.0,
     events=10.0,
     event_kb=0.5,
