@@ -21,7 +21,13 @@ from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import masked_conflicts
 from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput, recall
 from flow_engine.runtime.rendered import values_read
-from flow_engine.runtime.rules import UnmetCondition, connected_on, missing_variables, reachable_tasks
+from flow_engine.runtime.rules import (
+    UnmetCondition,
+    connected_on,
+    missing_variables,
+    reachable_tasks,
+    unset,
+)
 from flow_engine.templates import Allowance
 from flow_engine.values import JsonValue, utc_text
 from flow_engine.vocabulary import MemoryFormat
@@ -289,14 +295,26 @@ def _tools(runner: ConversationState, fixed: replies.FixedParts) -> Sequence[byt
 def _reachable(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
     if not fixed.targets:
         return b"[]"
+    if runner.flow.conditions:
+        return _targets_now(runner, fixed)
+    session, kept = runner.session, runner.platform.reachable_texts
+    unset_now, described = unset(fixed.required, runner.memory), (*session.task.descriptions.values(),)
+    key = (runner.flow.content_hash, runner.task.id, session.latest_contact.channel, unset_now, described)
+    text = kept.get(key)
+    if text is None:
+        text = _targets_now(runner, fixed)
+        kept.put(key, text)
+    return text
+
+
+def _targets_now(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
     flow, described, memory = runner.flow, runner.session.task.descriptions, runner.memory
     guard = runner.guard if flow.conditions else None
     parts: list[bytes] = []
     for target in fixed.targets:
-        task, names = flow.tasks[target.task_id], b"[]"
-        if task.required and (missing := missing_variables(task, memory)):
-            every = missing == task.required
-            names = target.required if every else orjson.dumps([*map(flow.variables.name_of, missing)])
+        task = flow.tasks[target.task_id]
+        missing = missing_variables(task, memory)
+        names = orjson.dumps([*map(flow.variables.name_of, missing)])
         found = None if guard is None else guard.state_of(task)
         parts += (
             *(target.head, orjson.dumps(described[task.id]), target.rest, names),
@@ -316,6 +334,7 @@ def _fixed_parts(runner: ConversationState) -> replies.FixedParts:
     task, version = runner.task, flow.document
     routing = task.document.routing_parameters
     tools, urls, tool_values = _mcp_tools(flow, task, platform, lambda when: True)
+    targets = connected_on(channel, flow, task)
     chosen = (tool for selection in task.document.mcp_tool_selection for tool in selection.selected_tools)
     of_task = {
         "taskId": task.id,
@@ -339,10 +358,8 @@ def _fixed_parts(runner: ConversationState) -> replies.FixedParts:
         tools=tools,
         tool_values=tool_values,
         conditional_tools=any(tool.when is not None for tool in chosen),
-        targets=[
-            _target(flow, target, b"," if number else b"[")
-            for number, target in enumerate(connected_on(channel, flow, task))
-        ],
+        targets=[_target(flow, target, b"," if number else b"[") for number, target in enumerate(targets)],
+        required=(*{var_id: None for target in targets for var_id in target.required},),
     )
     platform.fixed.put(key, fixed)
     return fixed
@@ -355,7 +372,6 @@ def _target(flow: CompiledFlow, task: TaskPlan, before: bytes) -> replies.FixedT
         task.id,
         b'%b%b,"description":' % (before, head[:-1]),
         b',"requiredVariables":%b,"missingVariables":' % required,
-        required,
     )
 
 

@@ -25,6 +25,8 @@ FIXED_BYTES = 16 * 1024 * 1024
 """Of parts of replies that a process keeps."""
 MEDIA_BYTES = 4 * 1024 * 1024
 """Of voices and models in them."""
+REACHABLE_BYTES = 8 * 1024 * 1024
+"""Of the tasks that can follow in them, and what they are kept by."""
 
 
 class Platform:
@@ -42,6 +44,8 @@ class Platform:
         self.fixed = Kept[tuple[str, ...], FixedParts](FIXED_BYTES, lambda parts: parts.weight)
         self.media_texts = Kept[tuple[str | bytes, ...], bytes](MEDIA_BYTES, len)
         """`MediaReply` as members of a reply, by all that its templates read. Bytes of JSON."""
+        self.reachable_texts = Kept[Hashable, bytes](REACHABLE_BYTES, lambda text: 2 * len(text))
+        """`reachableTasks` of replies, by all that they follow from. Bytes of JSON."""
         self.beginnings = Kept[Hashable, Beginning](BEGINNING_BYTES, lambda beginning: beginning.weight)
         self._begin_reads = Kept[tuple[str, str], Reads](VERSIONS_REMEMBERED)
         self._media: dict[str, MediaSettings] = {}

@@ -332,12 +332,11 @@ class MemoryDump(TypedDict):
 
 class FixedTarget(msgspec.Struct, frozen=True):
     """A task that can be asked for, by its id: its part of a list up to its description, where the first
-    one's begins the list, and from there to what is missing; `required` are the names of all that may be."""
+    one's begins the list, and from there to what is missing."""
 
     task_id: str
     head: bytes
     rest: bytes
-    required: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +345,7 @@ class FixedParts:
     those that follow from language and channel; `media_reads` are what templates of voices and models read
     beside those. `tools` is cut where the value of a variable goes, whose ids are in `tool_values`; where
     some of them have conditions, they are put together for each reply. `targets` are the tasks of
-    `reachable_tasks`."""
+    `reachable_tasks`, `required` the ids of all variables that they require."""
 
     task: bytes
     conversation: bytes
@@ -355,9 +354,10 @@ class FixedParts:
     tool_values: Sequence[str]
     conditional_tools: bool
     targets: Sequence[FixedTarget]
+    required: Sequence[str]
 
     @property
     def weight(self) -> int:
         """In bytes."""
-        targets = [part for target in self.targets for part in (target.head, target.rest, target.required)]
+        targets = [part for target in self.targets for part in (target.head, target.rest)]
         return sum(map(len, (self.task, self.conversation, *self.tools, *targets)))

@@ -16,7 +16,7 @@ functions say why, in the order above, so that verdict and explanation cannot dr
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -160,13 +160,13 @@ def channel_available(task: TaskPlan, channel: str) -> bool:
 
 
 def missing_variables(task: TaskPlan, memory: Mapping[str, MemoryEntry]) -> tuple[str, ...]:
-    """Ids of the required variables without a value; `false` and `0` are values (F5)."""
-    missing: tuple[str, ...] = ()
-    for var_id in task.required:
-        entry = memory.get(var_id)
-        if entry is None or entry.value is None:
-            missing += (var_id,)
-    return missing
+    """Ids of the required variables without a value."""
+    return unset(task.required, memory) if task.required else ()
+
+
+def unset(var_ids: Sequence[str], memory: Mapping[str, MemoryEntry]) -> tuple[str, ...]:
+    """Those without a value; `false` and `0` are values (F5)."""
+    return tuple([id for id in var_ids if (entry := memory.get(id)) is None or entry.value is None])
 
 
 def connected_on(channel: str, flow: CompiledFlow, current: TaskPlan) -> list[TaskPlan]:

@@ -329,8 +329,8 @@ def _at_most(transition: Transition) -> int | float:
                 parts.append(contact.data)
         task = runner.session.task
         if before is None or task is not before.task:
-            texts += len(task.global_prompt) + len(task.prompt) + _TEXT_REST
-            texts += sum([len(id) + len(text) + _TEXT_REST for id, text in task.descriptions.items()])
+            texts += len(task.global_prompt) + len(task.prompt) + 2 * _TEXT_REST
+            parts.append(task.descriptions)
     if runner.tenant is not loaded.tenant:
         parts.append(runner.tenant)
     if runner.memory is not loaded.merged:
@@ -344,8 +344,8 @@ def _at_most(transition: Transition) -> int | float:
 
 _NULL_SIZE = 2
 """What `rough_size` counts for no value."""
-_TEXT_REST = 4
-"""What `rough_size` counts for a text beside its characters, at most."""
+_TEXT_REST = 2
+"""What `rough_size` counts for a text beside its characters."""
 
 
 def to_changes(
