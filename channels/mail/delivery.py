@@ -178,7 +178,7 @@ class ImapMailbox:
                 try:
                     await sender.send(mail.sender, mail.recipients, mail.content)
                 except smtp.DeliveryUnknown:
-                    return await self._resolved(mail, UNKNOWN)
+                    return await self._resolved(mail)
                 except smtp.NotSent as refused:
                     if pause_s is None or not refused.may_pass:
                         return await self._drafted(mail, str(refused))
@@ -191,20 +191,20 @@ class ImapMailbox:
             return Delivery("sent")
         state, reason = cast("OutboxState", known["state"]), cast("str | None", known.get("reason"))
         if state == "intent":
-            return await self._resolved(mail, UNKNOWN)
+            return await self._resolved(mail)
         if state == "sent":
             await self._append_once(self._parts.box.folders.sent, mail, ("\\Seen",))
             return Delivery("sent")
         await self.draft(mail)
         return Delivery("drafted", reason)
 
-    async def _resolved(self, mail: OutgoingMail, reason: str) -> Delivery:
+    async def _resolved(self, mail: OutgoingMail) -> Delivery:
         """Nobody knows whether the message went out."""
         _, found = await self._parts.imap.find(
             self._parts.box.folders.sent, ["Message-ID"], [mail.message_id]
         )
         if not found:
-            return await self._drafted(mail, reason)
+            return await self._drafted(mail, UNKNOWN)
         await self._parts.state.became(mail.message_id, "sent", None)
         return Delivery("sent")
 

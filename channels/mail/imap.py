@@ -185,29 +185,24 @@ class ImapConnection:
             for value in values
             if value and len(value) <= LONGEST_SEARCHED_ID and value.isascii() and value.isprintable()
         ]
-
-        def search(client: _Client) -> tuple[FolderState, Sequence[int]]:
-            if not client.folder_exists(folder):
-                return FolderState(0, 0), ()
-            state = _selected(client, folder, readonly=True)
-            # The library leaves `(`, `)` and `{` of a list's words bare, which no atom may have.
-            criteria = ""
-            for header in headers if usable else ():
-                for value in usable:
-                    one = f"HEADER {header} {_quoted(value)}"
-                    criteria = f"OR ({one}) ({criteria})" if criteria else one
-            return state, sorted(cast("list[int]", client.search(criteria))) if criteria else ()
-
-        return await self._read(search)
+        # The library leaves `(`, `)` and `{` of a list's words bare, which no atom may have.
+        criteria = ""
+        for header in headers:
+            for value in usable:
+                one = f"HEADER {header} {_quoted(value)}"
+                criteria = f"OR ({one}) ({criteria})" if criteria else one
+        return await self._search(folder, criteria)
 
     async def lacking(self, folder: str, header: str) -> tuple[FolderState, Sequence[int]]:
         """UIDs of the messages that have no such header, ascending; as `find` where there is no folder."""
+        return await self._search(folder, f'NOT HEADER {header} ""')
 
+    async def _search(self, folder: str, criteria: str) -> tuple[FolderState, Sequence[int]]:
         def search(client: _Client) -> tuple[FolderState, Sequence[int]]:
             if not client.folder_exists(folder):
                 return FolderState(0, 0), ()
             state = _selected(client, folder, readonly=True)
-            return state, sorted(cast("list[int]", client.search(f'NOT HEADER {header} ""')))
+            return state, sorted(cast("list[int]", client.search(criteria))) if criteria else ()
 
         return await self._read(search)
 
