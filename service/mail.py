@@ -130,7 +130,6 @@ class Trial:
             mailbox=self.mailbox,
             journal=self.journal,
             allowance=memory_mailbox.MemoryAllowance(loaded.config.limits),
-            calls=self.journal,
             outbound=outbound,
             clock=SystemClock(),
             monotonic=time.monotonic,

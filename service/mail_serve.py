@@ -27,7 +27,7 @@ from adapters.outbound.policy import AllowList, host_and_port
 from channels.engine_client.mcp_tools import McpConnections
 from channels.mail import delivery, flow, imap, loading, working
 from channels.mail.config import MailboxConfig, MailConfig
-from channels.mail.intake import Arrivals, Intake
+from channels.mail.intake import Intake
 from channels.mail.logins import Logins, check_secrets
 from channels.mail.metrics import MailMetrics
 from channels.mail.runs import RunStore, RunTables
@@ -101,8 +101,7 @@ async def mail_service(
             attempts=settings.job_attempts,
             bodies_kept=timedelta(days=config.limits.keep_days),
         )
-        agent = working.MailAgent(parts)
-        worker = working.RunWorker(store, agent.process, tuning, metrics, states, agent.decision, agent.leave)
+        worker = working.RunWorker(store, working.MailAgent(parts), tuning, metrics, states)
         intakes = tuple(opened.intake(box, worker, since) for box in config.every_mailbox)
         yield MailService(
             _operators(intakes, database, metrics), intakes, worker, wiring.agent_runs(database, clock)
@@ -133,13 +132,8 @@ class _OpenMailboxes:
         return delivery.MailboxParts(box, self.connection(box), sender, remembered, observe=observe)
 
     def intake(self, box: MailboxConfig, worker: working.RunWorker, since: date | None) -> Intake:
-        def arrived() -> None:
-            self.metrics.taken_in(box.name)
-            worker.wake()
-
-        arrivals = Arrivals(arrived, partial(self.metrics.trouble, box.name))
-        connection = self.connection(box)
-        return Intake(self.config, box, connection, self.store, self.state, arrivals, since=since)
+        imap, stores = self.connection(box), (self.store, self.state)
+        return Intake(self.config, box, imap, *stores, self.metrics, worker.wake, since=since)
 
 
 def _connections(

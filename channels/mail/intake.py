@@ -12,7 +12,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import Any, Final, cast
 
@@ -21,6 +21,7 @@ import structlog
 from channels.mail.config import MailboxConfig, MailConfig
 from channels.mail.imap import FetchedMail, FolderState, ImapConnection, UidsChanged
 from channels.mail.message import HASHED_BYTES, fetched_bytes, parse_mail
+from channels.mail.metrics import MailMetrics
 from channels.mail.routing import judge
 from channels.mail.runs import Place, RunRow, RunStore, RunWork, run_id
 from flow_engine.errors import CallTheOperator, FlowEngineError
@@ -56,17 +57,10 @@ class _Begun:
         return Record(name, {**body, "old": old, "on": self.on.isoformat()}, "mailboxes", serial=self.serial)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Who is notified by intake: `arrived` of each new run, `trouble` of each failure by its code."""
-
-    arrived: Callable[[], None]
-    trouble: Callable[[str], None] = field(default=lambda code: None)
-
-
 class Intake:
-    """One mailbox. `imap` is a connection for this alone, as it idles. `problem` is why nothing can be taken
-    in at the moment, None while all is well; before the first success that is "not opened yet"."""
+    """One mailbox. `imap` is a connection for this alone, as it idles; `arrived` is called at each new run.
+    `problem` is why nothing can be taken in at the moment, None while all is well; before the first success
+    that is "not opened yet"."""
 
     def __init__(
         self,
@@ -75,16 +69,18 @@ class Intake:
         imap: ImapConnection,
         runs: RunStore,
         state: RecordStore,
-        arrivals: Arrivals,
+        metrics: MailMetrics,
+        arrived: Callable[[], None],
         *,
-        since: date | None = None,
+        since: date | None,
     ) -> None:
         self._config = config
         self._box = box
         self._imap = imap
         self._runs = runs
         self._state = state
-        self._arrivals = arrivals
+        self._metrics = metrics
+        self._arrived = arrived
         self._since = since
         # Another account under the same name begins anew: what it holds is not to be answered.
         account = "\0".join((box.imap.host.lower(), box.imap.user, box.folders.inbox))
@@ -112,7 +108,7 @@ class Intake:
                 if stopping.is_set():
                     return
                 self.problem = error.detail
-                self._arrivals.trouble(error.code)
+                self._metrics.trouble(self._box.name, error.code)
                 log.warning("mailbox_away", mailbox=self._box.name, code=error.code, detail=error.detail)
                 try:
                     await asyncio.wait_for(stopping.wait(), pause_s)
@@ -145,7 +141,8 @@ class Intake:
                 id_, row = await self._read(mail)
                 if await self._runs.add(id_, row):
                     log.info("mail_taken_in", mailbox=self._box.name, run=id_, rule=row.rule, route=row.route)
-                    self._arrivals.arrived()
+                    self._metrics.taken_in(self._box.name)
+                    self._arrived()
                 elif row.work is not None:
                     await self._runs.moved(id_, row.work.place)
         self._since = None

@@ -94,7 +94,7 @@ class MemoryAllowance:
 
 @dataclass(slots=True)
 class MemoryJournal:
-    """Implements `RunJournal` and `CallLog`. `checkpoints` are all there were, oldest first."""
+    """Implements `RunJournal`. `checkpoints` are all there were, oldest first."""
 
     checkpoints: list[ports.RunProgress] = field(default_factory=list[ports.RunProgress])
     events: list[ports.MailEvent] = field(default_factory=list[ports.MailEvent])

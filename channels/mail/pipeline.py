@@ -3,7 +3,7 @@
 Nothing is ever sent from here.
 """
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from channels.mail import composing, config, message, ports, preprocessing, routing
 from flow_engine.ports.models import LanguageModel, LLMAnswer, LLMRequest, ModelFailed, ask, instruction
@@ -16,17 +16,6 @@ without a subject line; a person reads it before it goes out. Promise nothing th
 mail or from these instructions."""
 
 _URGENCIES = ("low", "normal", "high")
-
-
-class _Answer(BaseModel):
-    """What a classifier answers with."""
-
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
-
-    label: str | None = None
-    language: str = Field(default="", max_length=35)
-    urgency: str = Field(default="normal", max_length=50)
-    summary: str = Field(default="", max_length=2_000)
 
 
 async def classify(
@@ -50,19 +39,13 @@ async def classify(
     )
     names = {label.name.lower(): label.name for label in settings.labels}
     try:
-        found = _Answer.model_validate(answer.data)
+        found = ports.Classification.model_validate(answer.data)
     except ValidationError as error:
         raise ModelFailed("unusable_answer", f"no classification: {error.error_count()} mistakes") from None
     label = names.get((found.label or "").strip().lower())
     if names and label is None:
         raise ModelFailed("unusable_answer", "the classification has a label that there is not")
-    kept = ports.Classification(
-        label=label,
-        language=found.language,
-        urgency=found.urgency,
-        summary=found.summary,
-    )
-    return kept, answer
+    return found.model_copy(update={"label": label}), answer
 
 
 def _schema(settings: config.Pipeline) -> dict[str, object]:

@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic import JsonValue as Json
 
+from adapters.models.audit import CallLog
 from adapters.models.tools import Tool
 from channels.engine_client.replies import ApprovalState
 from flow_engine.values import JsonValue
@@ -188,9 +189,9 @@ class Classification(_Stored):
     """What the classifier found. `language` is a BCP 47 tag."""
 
     label: str | None = None
-    language: str = ""
-    urgency: str = ""
-    summary: str = ""
+    language: str = Field(default="", max_length=35)
+    urgency: str = Field(default="normal", max_length=50)
+    summary: str = Field(default="", max_length=2_000)
 
 
 class HeldReply(_Stored):
@@ -248,7 +249,7 @@ class MailEvent:
     facts: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
-class RunJournal(Protocol):
+class RunJournal(CallLog, Protocol):
     """Where a run leaves its traces. Raises RetryLater; whatever else it raises ends the run without an
     outcome, such as that another process has taken it over."""
 

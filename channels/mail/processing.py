@@ -14,7 +14,7 @@ import orjson
 import structlog
 
 from adapters.models import loop as tool_loops
-from adapters.models.audit import AuditedModel, CallLog
+from adapters.models.audit import AuditedModel
 from adapters.models.tools import Approval, ToolRule, ToolRules, Undecided
 from channels.engine_client.approvals import is_decided
 from channels.mail import config, loading, ports, preprocessing, routing, tools
@@ -51,8 +51,8 @@ class MailRun:
 
 @dataclass(frozen=True, slots=True)
 class RunParts:
-    """What a run works with. With `overrides_model` the profiles' own models are not asked for. `calls`
-    gets a record of every model call, whose purpose is `agent`, `classify` or `draft`. `monotonic` gives
+    """What a run works with. With `overrides_model` the profiles' own models are not asked for. `journal`
+    gets a record of every model call, too, whose purpose is `agent`, `classify` or `draft`. `monotonic` gives
     seconds."""
 
     loaded: loading.LoadedConfig
@@ -62,7 +62,6 @@ class RunParts:
     mailbox: ports.Mailbox
     journal: ports.RunJournal
     allowance: ports.Allowance
-    calls: CallLog
     outbound: OutboundSender
     clock: Clock
     monotonic: Callable[[], float]
@@ -362,7 +361,7 @@ class _Work:
         parts = self._parts
         name = None if parts.overrides_model else settings.model
         return AuditedModel(
-            parts.model, parts.calls, parts.clock, lambda: uuid4().hex, name=settings.model
+            parts.model, parts.journal, parts.clock, lambda: uuid4().hex, name=settings.model
         ), name
 
     async def _asked(self, answer: models.LLMAnswer, **changes: object) -> str | None:

@@ -110,6 +110,11 @@ class StoredRun:
             raise CallTheOperator("run_has_ended", f"the run {self.id!r} has ended")
         return self.row.work
 
+    def changed(self, work: Mapping[str, object] | None, **columns: object) -> RunRow:
+        """Its row with other columns, and with what changes of its work; with None the work ends."""
+        kept = None if work is None else self.work.model_copy(update=work)
+        return self.row.model_copy(update={**columns, "work": kept})
+
     def is_due(self, now: float) -> bool:
         """Whether somebody may take it at `now`, in seconds since 1970: queued, or held by a process that is
         gone. Each process that goes while it holds the run makes the pause longer: one that dies at every
@@ -189,20 +194,16 @@ class RunStore:
 
     async def claim(self, run: StoredRun, lease_s: float) -> HeldRun | None:
         """Take it for `lease_s` seconds; None where another was faster."""
-        work = run.work.model_copy(
-            update={
-                "holder": self.holder,
-                "lease_until": self.clock.now().timestamp() + lease_s,
-                "not_before": 0.0,
-                "attempts": run.work.attempts + 1,
-            }
-        )
-        held = HeldRun(self, run, lease_s)
+        work = {
+            "holder": self.holder,
+            "lease_until": self.clock.now().timestamp() + lease_s,
+            "not_before": 0.0,
+            "attempts": run.work.attempts + 1,
+        }
         try:
-            await held.write(run.row.model_copy(update={"status": "running", "work": work}))
+            return HeldRun(self, await self.replace(run, run.changed(work, status="running")), lease_s)
         except RunTakenOver:
             return None
-        return held
 
     async def replace(self, run: StoredRun, row: RunRow) -> StoredRun:
         """Raises RunTakenOver when the run was changed by another since `run` was read."""
@@ -213,9 +214,8 @@ class RunStore:
 
     async def decide(self, run: StoredRun, decision: Decision) -> None:
         """The run goes on; nothing where somebody else has decided, or works on it."""
-        work = run.work.model_copy(update={"decision": decision})
         with contextlib.suppress(RunTakenOver):
-            await self.replace(run, run.row.model_copy(update={"status": "queued", "work": work}))
+            await self.replace(run, run.changed({"decision": decision}, status="queued"))
 
     async def moved(self, id_: str, place: Place) -> None:
         """A run that is not held has its mail elsewhere now; nothing where it is held or has ended."""
@@ -224,16 +224,15 @@ class RunStore:
             return
         run = _stored(record)
         if run.work.place != place and run.row.status != "running":
-            work = run.work.model_copy(update={"place": place})
             try:
-                await self.replace(run, run.row.model_copy(update={"work": work}))
+                await self.replace(run, run.changed({"place": place}))
             except RunTakenOver:
                 log.info("run_moved_while_taken", run=id_)
 
 
 class HeldRun:
-    """A run in this process's hands. Implements `RunJournal` and `CallLog`. Its writes are made one after the
-    other; each raises RunTakenOver once the run is another's."""
+    """A run in this process's hands. Implements `RunJournal`. Its writes are made one after the other;
+    each raises RunTakenOver once the run is another's."""
 
     def __init__(self, store: RunStore, run: StoredRun, lease_s: float) -> None:
         self._store = store
@@ -254,62 +253,52 @@ class HeldRun:
     def work(self) -> RunWork:
         return self._run.work
 
-    async def write(self, row: RunRow) -> None:
+    async def change(self, work: Mapping[str, object] | None, **columns: object) -> None:
+        """As `StoredRun.changed`."""
         async with self._writing:
-            self._run = await self._store.replace(self._run, row)
+            self._run = await self._store.replace(self._run, self._run.changed(work, **columns))
 
     async def renew(self) -> None:
         """The lease, for another `lease_s` seconds."""
-        async with self._writing:
-            until = self._store.clock.now().timestamp() + self._lease_s
-            work = self._run.work.model_copy(update={"lease_until": until})
-            self._run = await self._store.replace(self._run, self._run.row.model_copy(update={"work": work}))
+        await self.change({"lease_until": self._store.clock.now().timestamp() + self._lease_s})
 
     async def checkpoint(self, progress: RunProgress) -> None:
-        async with self._writing:
-            # What went well once is no reason to give the run up: attempts count anew.
-            update = {"progress": progress, "decision": None, "attempts": 1, "delays": 0}
-            work = self._run.work.model_copy(update=update)
-            row = self._run.row.model_copy(update={"work": work, **_told(progress)})
-            self._run = await self._store.replace(self._run, row)
+        # What went well once is no reason to give the run up: attempts count anew.
+        work = {"progress": progress, "decision": None, "attempts": 1, "delays": 0}
+        await self.change(work, **_told(progress))
 
     async def give_back(self, after_s: float, *, delayed: bool = False, failed: bool = False) -> None:
         """For anybody to take, `after_s` seconds from now; only an attempt that `failed` counts as one."""
-        async with self._writing:
-            work = self._run.work
-            update: dict[str, object] = {
-                "holder": "",
-                "lease_until": 0.0,
-                "not_before": self._store.clock.now().timestamp() + after_s,
-                "attempts": work.attempts if failed else work.attempts - 1,
-                "delays": work.delays + delayed,
-            }
-            work = work.model_copy(update=update)
-            row = self._run.row.model_copy(update={"status": "queued", "work": work})
-            self._run = await self._store.replace(self._run, row)
+        work: dict[str, object] = {
+            "holder": "",
+            "lease_until": 0.0,
+            "not_before": self._store.clock.now().timestamp() + after_s,
+            "attempts": self.work.attempts if failed else self.work.attempts - 1,
+            "delays": self.work.delays + delayed,
+        }
+        await self.change(work, status="queued")
 
     async def finish(self, outcome: RunOutcome) -> None:
         """The run ends, or waits for a person."""
-        async with self._writing:
-            row = self._run.row.model_copy(
-                update={
-                    "status": outcome.status,
-                    "final_message": outcome.final_message,
-                    "error": outcome.error,
-                    "label": outcome.label,
-                    "automatic": outcome.automatic,
-                    "conversation_id": outcome.conversation_id or self._run.row.conversation_id,
-                    **_told(outcome.progress),
-                }
-            )
-            if outcome.status == "waiting":
-                update = {"holder": "", "lease_until": 0.0, "decision": None, "attempts": 0}
-                work = self._run.work.model_copy(update={**update, "progress": outcome.progress})
-                row = row.model_copy(update={"work": work})
-            else:
-                ended_at = utc_text(self._store.clock.now())
-                row = row.model_copy(update={"work": None, "ended_at": ended_at})
-            self._run = await self._store.replace(self._run, row)
+        waits = {
+            "holder": "",
+            "lease_until": 0.0,
+            "decision": None,
+            "attempts": 0,
+            "progress": outcome.progress,
+        }
+        is_waiting = outcome.status == "waiting"
+        await self.change(
+            waits if is_waiting else None,
+            ended_at=None if is_waiting else utc_text(self._store.clock.now()),
+            status=outcome.status,
+            final_message=outcome.final_message,
+            error=outcome.error,
+            label=outcome.label,
+            automatic=outcome.automatic,
+            conversation_id=outcome.conversation_id or self.row.conversation_id,
+            **_told(outcome.progress),
+        )
 
     async def event(self, event: MailEvent) -> None:
         """Once for each key of the run."""
@@ -325,7 +314,7 @@ class HeldRun:
         record = Record(name, body, self.id, self._position())
         await self._store.tables.events.insert(self._store.tenant_id, record)
 
-    async def write_call(self, call: ModelCallRecord) -> None:
+    async def write(self, record: ModelCallRecord) -> None:
         """A row of `llm_calls`. Never fails the call: what cannot be kept is logged."""
         tables, tenant_id = self._store.tables, self._store.tenant_id
         try:
@@ -334,32 +323,22 @@ class HeldRun:
             self._calls += 1
             body: dict[str, JsonValue] = {
                 "run_id": self.id,
-                "call_type": call.purpose,
+                "call_type": record.purpose,
                 "iteration": self._calls,
-                "model": call.model,
-                "status": call.status,
-                "reason": call.reason,
-                "input_tokens": call.input_tokens,
-                "output_tokens": call.output_tokens,
-                "duration_ms": call.duration_ms,
-                "at": utc_text(call.at),
+                "model": record.model,
+                "status": record.status,
+                "reason": record.reason,
+                "input_tokens": record.input_tokens,
+                "output_tokens": record.output_tokens,
+                "duration_ms": record.duration_ms,
+                "at": utc_text(record.at),
             }
-            await tables.calls.insert(tenant_id, Record(call.id, body, self.id, self._position()))
+            await tables.calls.insert(tenant_id, Record(record.id, body, self.id, self._position()))
         except RetryLater as away:
             log.error("account_lost", code=away.code)
 
     def _position(self) -> int:
         return int(self._store.clock.now().timestamp() * 1_000_000)
-
-
-@dataclass(frozen=True, slots=True)
-class RunCalls:
-    """Implements `CallLog` with the rows of one run; a row that cannot be stored is logged, no error."""
-
-    held: HeldRun
-
-    async def write(self, record: ModelCallRecord) -> None:
-        await self.held.write_call(record)
 
 
 def _told(progress: RunProgress) -> dict[str, object]:

@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ import structlog
 from channels.engine_client import client
 from channels.mail import delivery, flow, loading, message, ports, processing, routing
 from channels.mail.metrics import MailMetrics
-from channels.mail.runs import HeldRun, RunCalls, RunStore, RunTakenOver, StoredRun, pause_after
+from channels.mail.runs import HeldRun, RunStore, RunTakenOver, StoredRun, pause_after
 from channels.mail.state import MailboxState
 from flow_engine.errors import FlowEngineError, RetryLater
 from flow_engine.ports.clock import Clock
@@ -33,10 +33,6 @@ GONE: Final = "the mail is no longer in the mailbox"
 FORGET_EVERY: Final = timedelta(minutes=10)
 
 log: Any = structlog.get_logger("flow_engine.mail")
-
-Process = Callable[[HeldRun], Awaitable[ports.RunOutcome]]
-Watch = Callable[[StoredRun], Awaitable[ports.Decision | None]]
-Leave = Callable[[HeldRun], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,6 @@ class MailAgent:
                 mailbox=mailbox,
                 journal=held,
                 allowance=shared.state,
-                calls=RunCalls(held),
                 outbound=parts.outbound,
                 clock=parts.clock,
                 monotonic=parts.monotonic,
@@ -117,7 +112,7 @@ class MailAgent:
         facts = {"email": sender.email, "name": sender.name} if sender is not None else {}
         conversation_id = flow.conversation_of(held.row.mailbox, mail.thread or held.id)
         if held.row.conversation_id is None:  # for who ends it when no attempt has come to its end
-            await held.write(held.row.model_copy(update={"conversation_id": conversation_id}))
+            await held.change({}, conversation_id=conversation_id)
         run = flow.FlowRun(held.id, conversation_id, {**facts, "subject": mail.subject})
         return await stack.enter_async_context(self._parts.flows.contact(profile.flow, run))
 
@@ -146,24 +141,19 @@ class WorkTuning:
 
 
 class RunWorker:
-    """`process` works on one run; the runs are those of `runs`, and `states` those of the mailboxes. `watch`
-    looks after one that waits, `leave` ends the contact of one that is given up."""
+    """`states` are those of all mailboxes."""
 
     def __init__(
         self,
         runs: RunStore,
-        process: Process,
+        agent: MailAgent,
         tuning: WorkTuning,
         metrics: MailMetrics,
-        states: Sequence[MailboxState] = (),
-        watch: Watch | None = None,
-        leave: Leave | None = None,
+        states: Sequence[MailboxState],
     ) -> None:
-        self._leave = leave
         self._runs = runs
+        self._agent = agent
         self._states = states
-        self._process = process
-        self._watch = watch
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._tuning = tuning
         self._metrics = metrics
@@ -229,7 +219,7 @@ class RunWorker:
     async def _look_after(self, run: StoredRun) -> None:
         """Never raises; an engine that is away is asked again."""
         try:
-            decision = None if self._watch is None else await self._watch(run)
+            decision = await self._agent.decision(run)
             if decision is not None:
                 await self._runs.decide(run, decision)
                 self._awake.set()
@@ -256,7 +246,7 @@ class RunWorker:
             await self._given_up(held, "every attempt was ended")
             return
         await held.event(ports.MailEvent("received", facts={"route": held.row.route, "job": held.row.job}))
-        work = asyncio.ensure_future(self._process(held))
+        work = asyncio.create_task(self._agent.process(held))
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=self._tuning.lease_s / 3)
@@ -282,7 +272,7 @@ class RunWorker:
             case failure:
                 await self._failed(held, failure)
 
-    async def _ended(self, work: asyncio.Future[ports.RunOutcome]) -> None:
+    async def _ended(self, work: asyncio.Task[ports.RunOutcome]) -> None:
         if not work.done():
             work.cancel()
             await asyncio.wait({work})
@@ -301,11 +291,10 @@ class RunWorker:
             await held.give_back(pause_after(held.work.attempts), failed=True)
 
     async def _given_up(self, held: HeldRun, reason: str) -> None:
-        if self._leave is not None:
-            try:
-                await self._leave(held)
-            except FlowEngineError as error:
-                log.warning("contact_not_ended", code=error.code)
+        try:
+            await self._agent.leave(held)
+        except FlowEngineError as error:
+            log.warning("contact_not_ended", code=error.code)
         await self._finish(held, ports.RunOutcome("error", held.work.progress, error=reason))
 
     async def _finish(self, held: HeldRun, outcome: ports.RunOutcome) -> None:

@@ -119,7 +119,6 @@ class World:
             mailbox=self.mailbox,
             journal=self.journal,
             allowance=self.allowance,
-            calls=self.journal,
             outbound=self.shop,
             clock=Now(),
             monotonic=lambda: self.seconds,

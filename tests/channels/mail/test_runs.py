@@ -197,7 +197,7 @@ async def test_events_are_written_once_and_calls_are_counted(database: Database,
         await held.event(MailEvent("received"))
     for number in ("a", "b"):
         call = ModelCallRecord(number, time.at, None, None, "agent", "m", "ok", None, 3, 4, 5)
-        await held.write_call(call)
+        await held.write(call)
     await held.finish(RunOutcome("error", error="timeout: none"))
     row = await people(one).row("t", "r")
     facts = {"mailbox": "box", "message_id": "<m@example.org>", "rule": "r", "at": "2026-05-04T12:00:00Z"}
