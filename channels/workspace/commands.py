@@ -40,49 +40,17 @@ _PLAIN = frozenset(
     (
         *("program", "list", "pipeline", "command", "command_name", "word", "number", "string"),
         *("string_content", "raw_string", "concatenation", "subshell", "compound_statement", "comment"),
-        *(
-            "negated_command",
-            "if_statement",
-            "elif_clause",
-            "else_clause",
-            "while_statement",
-            "for_statement",
-        ),
-        *("do_group", "redirected_statement"),
-        *(
-            ";",
-            "&",
-            "&&",
-            "||",
-            "|",
-            "|&",
-            "(",
-            ")",
-            "{",
-            "}",
-            "!",
-            '"',
-            "\n",
-            "if",
-            "then",
-            "elif",
-            "else",
-            "fi",
-        ),
-        *("while", "until", "do", "done", "for", "in"),
+        *("negated_command", "if_statement", "elif_clause", "else_clause", "while_statement"),
+        *("for_statement", "do_group", "redirected_statement"),
+        *(";", "&", "&&", "||", "|", "|&", "(", ")", "{", "}", "!", '"', "\n"),
+        *("if", "then", "elif", "else", "fi", "while", "until", "do", "done", "for", "in"),
     )
 )
 _WORDS = frozenset(
     (
         *("word", "number", "string", "raw_string", "ansi_c_string", "translated_string", "concatenation"),
-        *(
-            "simple_expansion",
-            "expansion",
-            "command_substitution",
-            "process_substitution",
-            "brace_expression",
-        ),
-        *("arithmetic_expansion", "variable_assignment", "variable_name"),
+        *("simple_expansion", "expansion", "command_substitution", "process_substitution"),
+        *("brace_expression", "arithmetic_expansion", "variable_assignment", "variable_name"),
     )
 )
 
