@@ -81,8 +81,8 @@ def assistant_routes(
         embedder = index.GatewayEmbedder(url, door.key_for(own), embedding) if embedding else None
         return lambda: assistant.Workspace(path, settings, rules, embedder)
 
-    def model_for(name: str, caller: app.Principal) -> tuple[ConnectedModel, str | None]:
-        return assistant_model(Base(url, door.key_for(caller)), name), None
+    def model_for(name: str, caller: app.Principal) -> ConnectedModel:
+        return assistant_model(Base(url, door.key_for(caller)), name)
 
     workspaces: Mapping[str, Callable[[], assistant.Workspace]] = {
         each.name: opener(each.path) for each in file.workspaces

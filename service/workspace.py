@@ -9,7 +9,7 @@ import orjson
 import typer
 
 from channels.workspace import assistant, confinement, files, index, store
-from channels.workspace.rules import TOOLS, Rules, read_rules
+from channels.workspace.rules import TOOLS, read_rules
 from channels.workspace.undo import undo
 from flow_engine.errors import CallTheOperator, ReloadAndDecide
 from service.settings import read_settings
@@ -23,14 +23,13 @@ class Options:
     model: str | None = None
     gateway: str | None = None
     config: Path | None = None
-    rules: Rules | None = None
 
 
 def open_workspace(options: Options, embedder: index.Embedder | None = None) -> assistant.Workspace:
     """Raises CallTheOperator: no such directory, rules that cannot be read, a database that cannot be
     used."""
     settings = read_settings(assistant.WorkspaceSettings)
-    rules = options.rules or read_rules(rules_file())
+    rules = read_rules(rules_file())
     path, by = store.detect(options.directory, Path.home())
     workspace = assistant.Workspace(path, settings, rules, embedder)
     with suppress(OSError):  # a home that cannot be written costs nobody his work
@@ -47,8 +46,7 @@ def sessions(
     options: Options, session: str | None, export: Literal["markdown", "json"] | None, *, as_json: bool
 ) -> int:
     """List the sessions, or write one as Markdown or JSON."""
-    workspace = open_workspace(options)
-    try:
+    with closing(open_workspace(options)) as workspace:
         if session is not None or export is not None:
             typer.echo(_exported(workspace, workspace.store.session(session), export or "markdown"))
             return 0
@@ -58,8 +56,6 @@ def sessions(
             else:
                 typer.echo(f"{each.id}  {each.model}  {each.metadata.get('title', '')}")
         return 0
-    finally:
-        workspace.close()
 
 
 def _exported(workspace: assistant.Workspace, session: store.Session, form: str) -> str:
@@ -83,14 +79,12 @@ def _exported(workspace: assistant.Workspace, session: store.Session, form: str)
 
 def undo_changes(options: Options, name: str | None, *, force: bool) -> int:
     """The exit status: 1 where a file has changed since, and nothing was restored."""
-    workspace = open_workspace(options)
-    try:
-        restored = undo(workspace.root, workspace.store, name, force=force)
-    except ReloadAndDecide as changed:
-        typer.echo(changed.detail, err=True)
-        return 1
-    finally:
-        workspace.close()
+    with closing(open_workspace(options)) as workspace:
+        try:
+            restored = undo(workspace.root, workspace.store, name, force=force)
+        except ReloadAndDecide as changed:
+            typer.echo(changed.detail, err=True)
+            return 1
     for each in restored:
         typer.echo(each.diff or f"{each.path}: as it was", nl=not each.diff)
     return 0
@@ -110,7 +104,7 @@ def explain(options: Options, subject: str, tool: str, *, as_json: bool) -> int:
     CallTheOperator for a path that the tool would refuse."""
     if tool not in TOOLS:
         raise CallTheOperator("tool_unknown", f"there is no tool {tool!r}; accepted are {', '.join(TOOLS)}")
-    rules = options.rules or read_rules(rules_file())
+    rules = read_rules(rules_file())
     if tool == "shell_exec":
         decision = rules.decide(tool, command=subject)
     else:

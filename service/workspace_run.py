@@ -202,7 +202,6 @@ async def _one_task(work: Work, task: str, answers: Rules, as_json: bool, max_it
         done = await assistant.run_turn(
             work.workspace,
             work.model,
-            None,
             work.session,
             task,
             _Nobody(answers),
@@ -210,8 +209,8 @@ async def _one_task(work: Work, task: str, answers: Rules, as_json: bool, max_it
             max_iterations=max_iterations,
         )
         status, content, turn, iterations = "completed", done.content, done.turn, done.iterations
-    except (assistant.MaxIterationsExceeded, assistant.TurnFailed) as error:
-        status = "error" if isinstance(error, assistant.TurnFailed) else "max_iterations"
+    except assistant.TurnFailed as error:
+        status = "max_iterations" if isinstance(error, assistant.MaxIterationsExceeded) else "error"
         content, turn, iterations = str(error), error.turn, error.iterations
         await output.show({"error": {"code": error.code, "message": content}})
     result = {"status": status, "content": content, "session": work.session, "turn": turn}
@@ -285,8 +284,7 @@ async def _demonstrated(folder: Path, as_json: bool) -> int:
     async with fake_openai.FakeOpenAI(script).running() as server:
         backend = {"name": "demo", "kind": "openai", "url": server.base_url, "models": ["scripted"]}
         file = GatewayFile.model_validate({"backends": [backend]})
-        options = Options(folder, "scripted", rules=Rules())
-        async with gateway_base(options, file, folder / ".git") as base:
+        async with gateway_base(Options(folder), file, folder / ".git") as base:
             model = assistant_model(base, "scripted")
             workspace = assistant.Workspace(
                 folder, assistant.WorkspaceSettings(workspace_sandbox="off"), Rules()

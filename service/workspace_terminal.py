@@ -133,8 +133,8 @@ def _prompts(console: Console, keys: Keys) -> Generator[str]:
 
 async def _turn(work: Work, prompt: str, screen: Screen) -> None:
     try:
-        await assistant.run_turn(work.workspace, work.model, None, work.session, prompt, screen, screen.show)
-    except (assistant.MaxIterationsExceeded, assistant.TurnFailed) as error:
+        await assistant.run_turn(work.workspace, work.model, work.session, prompt, screen, screen.show)
+    except assistant.TurnFailed as error:
         screen.pause()
         screen.console.print(Text(visible(str(error)), style="red"))
 

@@ -70,27 +70,24 @@ class WorkspaceSettings(BaseSettings):
     gateway_key: SecretStr | None = Field(default=None, description="The key for that gateway")
 
 
-class MaxIterationsExceeded(Exception):
-    """The loop ended before the task did. `done` names what was done, `iterations` how often the model was
-    asked."""
-
-    code: Final = "max_iterations_exceeded"
-
-    def __init__(self, iterations: int, done: Sequence[str], turn: str) -> None:
-        listed = "; ".join(done[-20:]) or "nothing"
-        super().__init__(f"stopped after {iterations} iterations, before the task was done; so far: {listed}")
-        self.iterations = iterations
-        self.turn = turn
-
-
 class TurnFailed(Exception):
-    """The model failed and gave no answer. `code` is the reason; an answer has at most 8,192 tokens."""
+    """The model failed and gave no answer. `code` is the reason, `iterations` how often it was asked; an
+    answer has at most 8,192 tokens."""
 
     def __init__(self, code: str, message: str, turn: str, iterations: int) -> None:
         super().__init__(message)
         self.code = code
         self.turn = turn
         self.iterations = iterations
+
+
+class MaxIterationsExceeded(TurnFailed):
+    """The loop ended before the task did. `done` names what was done."""
+
+    def __init__(self, iterations: int, done: Sequence[str], turn: str) -> None:
+        listed = "; ".join(done[-20:]) or "nothing"
+        message = f"stopped after {iterations} iterations, before the task was done; so far: {listed}"
+        super().__init__("max_iterations_exceeded", message, turn, iterations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +206,6 @@ class _Turn:
 async def run_turn(
     workspace: Workspace,
     model: models.LanguageModel,
-    model_name: str | None,
     session: str,
     prompt: str,
     person: Person,
@@ -218,7 +214,7 @@ async def run_turn(
     max_iterations: int = MAX_ITERATIONS,
 ) -> TurnResult:
     """Raises MaxIterationsExceeded, TurnFailed; what was done until then is stored."""
-    await _shortened(workspace, model, model_name, session)
+    await _shortened(workspace, model, session)
     turn = _Turn(workspace, session, emit)
     dialogue = workspace.resume(session)
     asked = models.Message("user", prompt)
@@ -228,7 +224,6 @@ async def run_turn(
     toolbox = workspace.toolbox(session)
     request = models.LLMRequest(
         (models.Message("system", workspace.system_prompt()), *dialogue, asked),
-        model=model_name,
         max_tokens=LONGEST_ANSWER,
         deltas=True,
         purpose="workspace",
@@ -250,9 +245,7 @@ async def run_turn(
     return TurnResult(session, turn.id, result.final_message or "", result.iterations, tuple(turn.tools))
 
 
-async def _shortened(
-    workspace: Workspace, model: models.LanguageModel, model_name: str | None, session: str
-) -> None:
+async def _shortened(workspace: Workspace, model: models.LanguageModel, session: str) -> None:
     """Sum up all but the last turns where the context fills, by the usage that the server sent, in tokens;
     where it tells none, by the characters of the dialogue."""
     metadata = workspace.store.session(session).metadata
@@ -276,7 +269,6 @@ async def _shortened(
             models.Message("system", instruction),
             models.Message("user", f"{earlier}\n{text}"[-4 * int(limit) :]),
         ),
-        model=model_name,
         max_tokens=1_500,
         purpose="workspace_summary",
     )

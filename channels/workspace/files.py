@@ -12,7 +12,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -290,7 +290,7 @@ def _searchable(root: Root, path: str) -> Iterator[str]:
         yield root.resolved(path)
 
 
-def described(path: str, error: Exception) -> Mapping[str, Any]:
+def described(path: str, error: Exception) -> Result:
     """A failure as a tool reports it."""
     match error:
         case Outside():
@@ -311,6 +311,6 @@ def described(path: str, error: Exception) -> Mapping[str, Any]:
             raise error
 
 
-def failure(code: str, message: str) -> dict[str, Any]:
+def failure(code: str, message: str) -> Result:
     """What a tool answers when it could not do what it was called for. `code` in capitals."""
     return {"success": False, "error": code, "message": message}

@@ -63,15 +63,12 @@ class _Nobody:
         return "no"
 
 
-_Item = assistant.Frame | assistant.MaxIterationsExceeded | assistant.TurnFailed | assistant.TurnResult
-
-
 @dataclass(slots=True)
 class _Run:
     """A run of one caller; it is the person that its tools ask."""
 
     tenant: str
-    frames: asyncio.Queue[_Item]
+    frames: asyncio.Queue[assistant.Frame]
     questions: dict[str, asyncio.Future[Choice]] = field(default_factory=dict[str, "asyncio.Future[Choice]"])
 
     async def decide(self, question: Question) -> Choice:
@@ -87,9 +84,9 @@ class _Run:
             del self.questions[question.call]
 
 
-ModelFor = Callable[[str, app.Principal], tuple[ConnectedModel, str | None]]
-"""A model by its public name, paid for by the caller; and the name that requests are to carry. Raises
-CallTheOperator for a name that cannot be asked."""
+ModelFor = Callable[[str, app.Principal], ConnectedModel]
+"""A model by its public name, paid for by the caller. Raises CallTheOperator for a name that cannot be
+asked."""
 
 
 class AssistantRoutes:
@@ -107,7 +104,7 @@ class AssistantRoutes:
         self._model_for = model_for
         self._default_model = default_model
         self._doorkeeper = doorkeeper
-        self._heartbeat_s = heartbeat_s
+        self.heartbeat_s = heartbeat_s
         self._open: dict[str, assistant.Workspace] = {}
         self._busy: dict[tuple[str, str], str] = {}
         """The run that has each session."""
@@ -149,25 +146,25 @@ class AssistantRoutes:
             raise ApiError(
                 404, f"there is no workspace {body.workspace!r}", param="workspace", code="workspace_unknown"
             )
-        model = body.model or self._default_model
-        if model is None:
+        name = body.model or self._default_model
+        if name is None:
             raise ApiError(
                 400, "name a model: the operator has set none", param="model", code="model_missing"
             )
         try:
-            asked = self._model_for(model, caller)
+            model = self._model_for(name, caller)
         except FlowEngineError:
             raise ApiError(
-                404, f"the model {model!r} does not exist here", param="model", code="model_not_found"
+                404, f"the model {name!r} does not exist here", param="model", code="model_not_found"
             ) from None
         async with AsyncExitStack() as unless_begun:
-            unless_begun.push_async_callback(asked[0].aclose)
-            workspace, session = self._session(body, model)
+            unless_begun.push_async_callback(model.aclose)
+            workspace, session = self._session(body, name)
             if (body.workspace, session) in self._busy:
                 raise ApiError(409, "another run is under way in this session", code="session_busy")
             run_id = self._busy[body.workspace, session] = uuid4().hex
             unless_begun.pop_all()
-        return _Assistance(self, workspace, body, session, asked, caller, run_id)
+        return _Assistance(self, workspace, body, session, model, caller, run_id)
 
     def _session(self, body: _Body, model: str) -> tuple[assistant.Workspace, str]:
         try:
@@ -190,24 +187,22 @@ class AssistantRoutes:
         workspace: assistant.Workspace,
         body: Any,
         session: str,
-        asked: tuple[ConnectedModel, str | None],
+        model: ConnectedModel,
         caller: app.Principal,
         run_id: str,
     ) -> AsyncGenerator[assistant.Frame]:
         """The frames of one run, the last one `{"result": ...}` or `{"error": ...}`. Closing it cancels."""
-        frames: asyncio.Queue[_Item] = asyncio.Queue(256)
+        frames: asyncio.Queue[assistant.Frame] = asyncio.Queue(256)
         run = self._runs[run_id] = _Run(caller.tenant_id, frames)
-        model, asked_for = asked
         person = run if body.stream else _Nobody()
 
         async def work() -> None:
             try:
-                done: Any = await assistant.run_turn(
-                    workspace, model, asked_for, session, body.prompt, person, frames.put
-                )
-            except (assistant.MaxIterationsExceeded, assistant.TurnFailed) as error:
-                done = error
-            await frames.put(done)
+                done = await assistant.run_turn(workspace, model, session, body.prompt, person, frames.put)
+                last: assistant.Frame = {"result": done}
+            except assistant.TurnFailed as error:
+                last = {"error": {"code": error.code, "message": str(error)}}
+            await frames.put(last)
 
         working = asyncio.create_task(work())
         try:
@@ -220,22 +215,14 @@ class AssistantRoutes:
                     working.result()
                     return
                 got = await getting
-                if isinstance(got, assistant.TurnResult):
-                    yield {"result": got}
-                    return
-                if isinstance(got, assistant.MaxIterationsExceeded | assistant.TurnFailed):
-                    yield {"error": {"code": got.code, "message": str(got)}}
-                    return
                 yield got
+                if "result" in got or "error" in got:
+                    return
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
             del self._runs[run_id]
             self.free(body.workspace, session, run_id)
-
-    @property
-    def heartbeat_s(self) -> float:
-        return self._heartbeat_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +233,13 @@ class _Assistance:
     workspace: assistant.Workspace
     body: _Body
     session: str
-    asked: tuple[ConnectedModel, str | None]
+    model: ConnectedModel
     caller: app.Principal
     run_id: str
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         frames = self.routes.run(
-            self.workspace, self.body, self.session, self.asked, self.caller, self.run_id
+            self.workspace, self.body, self.session, self.model, self.caller, self.run_id
         )
         work = self._stream(send, frames) if self.body.stream else self._plain(scope, receive, send, frames)
         try:
@@ -260,7 +247,7 @@ class _Assistance:
         finally:
             # Of a client that is gone at once no frame is ever asked for, and none ends.
             self.routes.free(self.body.workspace, self.session, self.run_id)
-            await self.asked[0].aclose()
+            await self.model.aclose()
 
     async def _stream(self, send: Send, frames: AsyncGenerator[assistant.Frame]) -> None:
         out = app.EventStream(send, self.routes.heartbeat_s, dict)

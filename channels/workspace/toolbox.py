@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
-from adapters.models.tools import USER_REJECTED, Approval, Arguments, Tool, ToolRegistry, Verdict
+from adapters.models.tools import USER_REJECTED, Arguments, Tool, ToolRegistry
 from channels.workspace.confinement import Content, Outside, Refused, Root
 from channels.workspace.files import appended, described, failure, list_files, read_file, search_text
 from channels.workspace.index import Index
@@ -113,29 +113,18 @@ class Person(Protocol):
     async def decide(self, question: Question) -> Choice: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Confirming(Approval):
-    """Asks the rules, then the person; a step has its id from here on."""
-
-    toolbox: Toolbox | None = None
-
-    async def refusal(self, call: ToolCall, own: Verdict = "allow") -> dict[str, JsonValue] | None:
-        assert self.toolbox is not None
-        return await self.toolbox.refusal_of(call)
-
-
 class _Registry(ToolRegistry):
-    """Failures in the shape that tools of a workspace have."""
+    """Asks the rules, then the person. Failures have the shape that those of a workspace's tools have."""
 
     def __init__(self, toolbox: Toolbox) -> None:
-        super().__init__(_Confirming(toolbox=toolbox))
+        super().__init__()
         self._toolbox = toolbox
 
     async def refusal(self, call: ToolCall) -> dict[str, JsonValue] | None:
         self._toolbox.next_step()
         refused = await super().refusal(call)
-        if refused is None or "success" in refused:
-            return refused
+        if refused is None:
+            return await self._toolbox.refusal_of(call)
         known = {spec.name for spec in self.specs()}
         code = "INVALID_ARGUMENTS" if call.name in known else "UNKNOWN_TOOL"
         return failure(code, str(refused["error"]))
@@ -190,7 +179,7 @@ class Toolbox:
         except ValueError as error:
             return failure("INVALID_ARGUMENTS", str(error))
         except (Outside, Refused, OSError) as error:
-            return dict(described(str(arguments.get("path", arguments.get("cwd", "."))), error))
+            return described(str(arguments.get("path", arguments.get("cwd", "."))), error)
 
     # Who decides ------------------------------------------------------------------------------------
 
@@ -202,12 +191,8 @@ class Toolbox:
             named = str(call.arguments.get("path", "."))
             try:
                 path = self._root.resolved(named)
-            except (Outside, Refused, OSError, ValueError) as error:
-                return (
-                    failure("OUTSIDE_WORKSPACE", str(error))
-                    if isinstance(error, ValueError)
-                    else dict(described(named, error))
-                )
+            except (Outside, Refused, OSError) as error:
+                return described(named, error)
         decision = self._rules.decide(call.name, path=path, command=command)
         if decision.verdict == "forbid":
             return failure("FORBIDDEN", f"a rule of the operator forbids this call of {call.name!r}")
@@ -216,7 +201,7 @@ class Toolbox:
         try:
             change = self._preview(call, path)
         except (Outside, Refused, OSError) as error:
-            return dict(described(path or ".", error))
+            return described(path or ".", error)
         assert self._person is not None
         always = proposed_rule(call.name, path, command)
         if (

@@ -61,9 +61,7 @@ async def test_the_test_is_mended_and_the_mending_undone(tmp_path: Path) -> None
         world.person.answer = decide
         model = assistant_model(Base(server.base_url, None), "m")
         try:
-            done = await run_turn(
-                world.workspace, model, None, world.session, "Mend the test.", world.person, emit
-            )
+            done = await run_turn(world.workspace, model, world.session, "Mend the test.", world.person, emit)
         finally:
             await model.aclose()
         assert done.content == "Mended."

@@ -52,7 +52,7 @@ async def turn(
     async def emit(frame: Mapping[str, Any]) -> None:
         frames.append(frame)
 
-    done = await run_turn(world.workspace, model, "m", world.session, prompt, world.person, emit, **more)
+    done = await run_turn(world.workspace, model, world.session, prompt, world.person, emit, **more)
     return done, frames
 
 

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from adapters.models.fake_http import Received
 from adapters.models.fake_openai import FakeOpenAI, WireStep
 from adapters.models.scripted import CallsTools, DropsStream, Says
-from channels.workspace.rules import Rules
 from flow_engine.ports.models import ToolCall
 from service import workspace_run
 from service.cli import app
@@ -235,7 +234,7 @@ async def test_the_index_is_kept(workspace: Terminal, capsys: pytest.CaptureFixt
         return lines
 
     lines: list[Any] = []
-    opened = open_workspace(Options(workspace.root, rules=Rules()))
+    opened = open_workspace(Options(workspace.root))
     watching = asyncio.create_task(workspace_run.indexed(opened, watch=True))
     for path, text in (("a.txt", "one"), ("b.txt", "two"), ("a.txt", None)):
         known = len(printed())
