@@ -4,7 +4,6 @@ import gc
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -45,14 +44,6 @@ class GatewayDoor(Door):
     limits = DoorLimits(body_bytes=MOST_BODY_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayService:
-    """A running gateway."""
-
-    app: Starlette
-    routing: Routing
-
-
 def gateway_file(path: Path | None, gateway: GatewaySettings) -> GatewayFile:
     """`path`, else the setting's. Raises CallTheOperator: `gateway_config_missing` where there is neither,
     `gateway_config_invalid`."""
@@ -74,8 +65,9 @@ async def gateway_service(
     tracing: Tracing | None = None,
     more_routes: Sequence[BaseRoute] = (),
     environ: Mapping[str, str] = os.environ,
-) -> AsyncGenerator[GatewayService]:
-    """While this is open the gateway works. Raises CallTheOperator for a database that cannot be opened."""
+) -> AsyncGenerator[Starlette]:
+    """The gateway's application, which works while this is open. Raises CallTheOperator for a database that
+    cannot be opened."""
     async with AsyncExitStack() as stack:
         database = GatewayDatabase(settings.data_dir / FILE_NAME)
         answering = Answering(
@@ -97,7 +89,7 @@ async def gateway_service(
             file.budgets, usage, accounts.Metrics(CollectorRegistry()), tracing or Untraced()
         )
         routes = GatewayRoutes(routing, answering, books, door, gateway.gateway_heartbeat_s).routes()
-        yield GatewayService(gateway_app([*routes, *more_routes], books), routing)
+        yield gateway_app([*routes, *more_routes], books)
 
 
 def _key_of(backend: Backend, environ: Mapping[str, str]) -> str | None:
@@ -140,13 +132,11 @@ async def _serve(
     assistant = assistant_routes(file, gateway, door, f"http://{own}:{at}/v1")
     more = assistant.routes() if file.workspaces else []
     try:
-        async with gateway_service(
-            settings, gateway, file, door, tracing=tracing, more_routes=more
-        ) as service:
+        async with gateway_service(settings, gateway, file, door, tracing=tracing, more_routes=more) as app:
             gc.collect()
             gc.freeze()
             gc.set_threshold(50_000, 50, 100)
             typer.echo(f"Gateway on {origin(host, at)}/v1. Ctrl-C stops it.", err=True)
-            await gateway_server(service.app).serve(sockets=[listening])
+            await gateway_server(app).serve(sockets=[listening])
     finally:
         assistant.close()

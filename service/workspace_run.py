@@ -69,8 +69,8 @@ async def gateway_base(
     if data_dir or "data_dir" not in settings.model_fields_set:
         settings = settings.model_copy(update={"data_dir": data_dir or Path.home() / FOLDER})
     async with (
-        gateway_service(settings, gateway, file, KeyDoor(LocalOnly())) as service,
-        served_here(gateway_server(service.app, signals=False)) as address,
+        gateway_service(settings, gateway, file, KeyDoor(LocalOnly())) as app,
+        served_here(gateway_server(app, signals=False)) as address,
     ):
         yield Base(f"http://{address}/v1", None, file.assistant.model)
 

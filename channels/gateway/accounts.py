@@ -165,12 +165,6 @@ class Books:
     def _of(self, tenant: str, key: str) -> list[_Spent]:
         return [s for s in self._spent if s.budget.key == key and s.budget.tenant in (None, tenant)]
 
-    def account(
-        self, tenant: str, key: str, request: ApiRequest, model: str, operation: upstreams.Operation
-    ) -> Account:
-        """`model` is the resolved one."""
-        return Account(self, tenant, key, request, model, operation)
-
     def charge(
         self,
         account: Account,
@@ -263,8 +257,8 @@ def _attributes(
 
 
 class Account:
-    """Of one request that a backend is asked for. `first_s` is how long the first event took, in seconds;
-    `answered_by` the model that the answer names."""
+    """Of one request that a backend is asked for. `model` is the resolved one, `answered_by` the one that the
+    answer names; `first_s` is how long the first event took, in seconds."""
 
     def __init__(
         self,

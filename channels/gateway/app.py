@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol
@@ -24,7 +24,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from channels.gateway import accounts, database, upstreams
-from channels.gateway.answering import Answering, Origin, Served
+from channels.gateway.answering import Answering, Served
 from channels.gateway.routing import Routing
 from channels.gateway.wire import DONE_FRAME, FINISHED, ApiError, error_frame, frame, read_request, written
 from channels.http_requests import Principal, whole_body
@@ -96,7 +96,8 @@ async def watched(receive: Receive, work: Awaitable[None], ended: Callable[[], b
 
 
 class EventStream:
-    """Server-sent events to one client. After `heartbeat_s` seconds of silence, comments go out."""
+    """Server-sent events to one client. While it is `beating`, comments go out after `heartbeat_s` seconds of
+    silence."""
 
     def __init__(self, send: Send, heartbeat_s: float, headers: Callable[[], dict[str, str]]) -> None:
         self._send = send
@@ -119,8 +120,16 @@ class EventStream:
             self.ended = last
             await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
-    async def beating(self) -> None:
-        """Until it is cancelled."""
+    @asynccontextmanager
+    async def beating(self) -> AsyncGenerator[None]:
+        beating = asyncio.create_task(self._beat())
+        try:
+            yield
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _beat(self) -> None:
         while not self.ended:
             idle = time.monotonic() - self._last
             if idle >= self._heartbeat_s:
@@ -129,63 +138,59 @@ class EventStream:
             await asyncio.sleep(self._heartbeat_s - idle)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Answer:
-    """An ASGI response that does its work while it is sent."""
+    """An ASGI response that does its work while it is sent. `status` is what the metrics are told."""
 
     served: Served
     operation: upstreams.Operation
     streams: bool
     heartbeat_s: float
     books: accounts.Books
+    status: int = 200
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        status = _Status(self.books, self.operation, self.served.origin)
         out = EventStream(send, self.heartbeat_s, self.served.origin.headers)
-        work = self._stream(out, send, status) if self.streams else self._plain(scope, receive, send, status)
+        work = self._stream(out, send) if self.streams else self._plain(scope, receive, send)
         try:
             if self.served.origin.outcome == "hit-l1":  # nobody is asked, so there is nothing to cancel
                 await work
             elif not await watched(receive, work, lambda: out.ended):
-                status.value = 499
+                self.status = 499
         except asyncio.CancelledError:  # the server stops, and has waited for this answer long enough
             if not out.ended:
                 message, again = "the gateway stops; ask again", {"Retry-After": "1"}
                 stops = ApiError(503, message, code="stopping", type="server_error", headers=again)
-                await self._fail(stops, out, send, status)
-        status.count()
+                await self._fail(stops, out, send)
+        requests, outcome = self.books.metrics.requests, self.served.origin.outcome
+        requests.labels(self.operation, str(self.status), outcome).inc()
 
-    async def _plain(self, scope: AsgiScope, receive: Receive, send: Send, status: _Status) -> None:
+    async def _plain(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         try:
             async with aclosing(self.served.parts) as parts:
                 data = b"".join([part.data async for part in parts])
         except ApiError as error:
-            status.value = error.status
+            self.status = error.status
             await error_response(error)(scope, receive, send)
             return
         headers = self.served.origin.headers()
         await Response(data, 200, headers, media_type="application/json")(scope, receive, send)
 
-    async def _stream(self, out: EventStream, send: Send, status: _Status) -> None:
-        beating = asyncio.create_task(out.beating())
+    async def _stream(self, out: EventStream, send: Send) -> None:
         try:
-            async with aclosing(self.served.parts) as parts:
+            async with out.beating(), aclosing(self.served.parts) as parts:
                 async for part in parts:
                     if part is FINISHED:
                         await out.write(DONE_FRAME, last=True)
                     elif part.shown:
                         await out.write(frame(part.data))
         except ApiError as error:
-            await self._fail(error, out, send, status)
+            await self._fail(error, out, send)
         except Exception as error:  # noqa: BLE001  the edge: past it the stream has no end
-            await self._fail(_logged_bug("/v1/chat/completions", error), out, send, status)
-        finally:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            await self._fail(_logged_bug("/v1/chat/completions", error), out, send)
 
-    @staticmethod
-    async def _fail(error: ApiError, out: EventStream, send: Send, status: _Status) -> None:
-        status.value = error.status
+    async def _fail(self, error: ApiError, out: EventStream, send: Send) -> None:
+        self.status = error.status
         if out.begun:
             await out.write(error_frame(error), last=True)
             return
@@ -199,19 +204,6 @@ class _Answer:
 def _logged_bug(route: str, error: Exception) -> ApiError:
     database.log.error("bug", route=route, exc_info=error)
     return ApiError(500, "the gateway has an error, which is logged", type="server_error")
-
-
-class _Status:
-    """What became of a request, for the metrics."""
-
-    def __init__(self, books: accounts.Books, operation: upstreams.Operation, origin: Origin) -> None:
-        self._books = books
-        self._operation = operation
-        self._origin = origin
-        self.value = 200
-
-    def count(self) -> None:
-        self._books.metrics.requests.labels(self._operation, str(self.value), self._origin.outcome).inc()
 
 
 class GatewayRoutes:
@@ -256,8 +248,9 @@ class GatewayRoutes:
     ) -> _Answer:
         request = read_request(await read_body(http), needs=needs)
         route = self._routing.route(request, operation)
-        self._books.admit(caller.tenant_id, caller.name)
-        account = self._books.account(caller.tenant_id, caller.name, request, route.model, operation)
+        who = caller.tenant_id, caller.name
+        self._books.admit(*who)
+        account = accounts.Account(self._books, *who, request, route.model, operation)
         control = http.headers.get("cache-control", "")
         served = self._answering.answer(request, route, operation, control, account)
         streams = request.streams and operation == "chat"

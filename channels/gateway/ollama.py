@@ -33,12 +33,12 @@ OPTIONS: Final = frozenset(
         *(
             "temperature",
             "top_p",
+            "top_k",
+            "min_p",
             "seed",
             "frequency_penalty",
             "presence_penalty",
             "num_ctx",
-            "top_k",
-            "min_p",
         ),
         *("typical_p", "repeat_penalty", "repeat_last_n", "num_batch", "num_gpu", "num_thread", "num_keep"),
     )

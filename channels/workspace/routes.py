@@ -251,17 +251,12 @@ class _Assistance:
 
     async def _stream(self, send: Send, frames: AsyncGenerator[assistant.Frame]) -> None:
         out = app.EventStream(send, self.routes.heartbeat_s, dict)
-        beating = asyncio.create_task(out.beating())
-        try:
-            async with aclosing(frames):
-                async for each in frames:
-                    if "result" in each:
-                        await out.write(DONE_FRAME, last=True)
-                    else:
-                        await out.write(frame(written(each)), last="error" in each)
-        finally:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+        async with out.beating(), aclosing(frames):
+            async for each in frames:
+                if "result" in each:
+                    await out.write(DONE_FRAME, last=True)
+                else:
+                    await out.write(frame(written(each)), last="error" in each)
 
     async def _plain(
         self,

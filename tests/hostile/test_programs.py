@@ -71,10 +71,8 @@ async def gateway(directory: Path) -> AsyncGenerator[ASGIApp]:
     door, settings = OwnDoor(KeyDoor(LocalOnly())), GatewaySettings()
     assistant = assistant_routes(file, settings, door, "http://127.0.0.1:9/v1")
     more = assistant.routes()
-    async with gateway_service(
-        Settings(data_dir=directory), settings, file, door, more_routes=more
-    ) as service:
-        yield service.app
+    async with gateway_service(Settings(data_dir=directory), settings, file, door, more_routes=more) as app:
+        yield app
     assistant.close()
 
 

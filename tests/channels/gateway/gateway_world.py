@@ -86,9 +86,9 @@ async def gateway(
         KeyDoor(authenticator or LocalOnly()),
         tracing=tracing,
         environ={"SECRET": "sk-upstream"},
-    ) as service:
+    ) as app:
         listening = listen("127.0.0.1", 0)
-        server = gateway_server(service.app)
+        server = gateway_server(app)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
         limits = httpx2.Limits(max_connections=400)

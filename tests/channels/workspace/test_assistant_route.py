@@ -113,8 +113,8 @@ async def serving(
         assistant = assistant_routes(file, settings, door, f"{origin}/v1")
         async with gateway_service(
             Settings(data_dir=tmp_path / "data"), settings, file, door, more_routes=assistant.routes()
-        ) as service:
-            server = gateway_server(service.app)
+        ) as app:
+            server = gateway_server(app)
             task = asyncio.create_task(server.serve(sockets=[listening]))
             try:
                 async with httpx2.AsyncClient(base_url=origin, timeout=20, trust_env=False) as http:
