@@ -14,19 +14,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, StringConstraints
-from pydantic_ai import Agent, RunContext, ToolDefinition, ToolOutput
+from pydantic_ai import Agent, ToolOutput
 from pydantic_ai import messages as ai_messages
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from pydantic_ai.settings import ModelSettings
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_ai.usage import RequestUsage
-from pydantic_core import SchemaValidator, core_schema
 
 from adapters.models.providers import configured_name
-from adapters.models.tools import ToolRegistry
 from channels.chat.frames import AnswerFrames
 from channels.chat.inheritance import Effective, effective
 from channels.chat.router import IntentRouter
@@ -36,7 +32,6 @@ from channels.chat.thoughts import ThoughtFilter, without_thoughts
 from channels.engine_client.replies import LlmSettings
 from flow_engine.ports import models
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.values import JsonValue
 
 ASK_USER: Final = "ask_user"
 REFUSE: Final = "refuse"
@@ -46,9 +41,6 @@ TEMPERATURE: Final = 0.3
 
 WRONG_CALLS: Final = 3
 """How often in a run a model may call what there is not before it counts as failed."""
-
-_ANY: Final = SchemaValidator(schema=core_schema.any_schema())
-
 
 Words: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -100,19 +92,6 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatAgent:
-    """An agent that talks. `bridge` asks its model on behalf of one run."""
-
-    effective: Effective
-    agent: Agent[None, Outcome]
-    bridge: ModelBridge
-
-    @property
-    def name(self) -> str:
-        return self.effective.name
-
-
-@dataclass(frozen=True, slots=True)
 class Agents:
     """Of one tenant at one moment. `effective` has every agent, also those that nobody talks to."""
 
@@ -146,65 +125,47 @@ class AgentLoader:
                 for name, agent in every.items()
                 if agent.fields["enabled"] and name != ORCHESTRATOR
             }
-            built = {name: build_agent(agent, self._model) for name, agent in talking.items()}
+            built = {name: ChatAgent(agent, self._model) for name, agent in talking.items()}
             agents = Agents(every, built, IntentRouter(talking.values()))
             known = self._loaded[tenant_id] = (rows, agents)
         return known[1]
 
 
-def build_agent(agent: Effective, model: models.LanguageModel) -> ChatAgent:
-    row = agent.row
-    settings = ModelSettings()
-    if row.temperature is not None:
-        settings["temperature"] = row.temperature
-    if row.top_p is not None:
-        settings["top_p"] = row.top_p
-    if row.num_ctx is not None:
-        settings["extra_body"] = {"num_ctx": row.num_ctx}
-    bridge = ModelBridge(row, agent.system_prompt, model)
-    return ChatAgent(
-        agent,
-        Agent(
-            name=agent.name,
-            instructions=agent.system_prompt or None,
-            deps_type=type(None),
+class ChatAgent:
+    """An agent that talks, by the engine's model."""
+
+    def __init__(self, effective: Effective, model: models.LanguageModel) -> None:
+        self.effective = effective
+        self.name = effective.name
+        self.row = effective.row
+        self.agent: Agent[None, Outcome] = Agent(
+            name=effective.name,
             output_type=[str, ToolOutput(AskUser, name=ASK_USER), ToolOutput(Refuse, name=REFUSE)],
-            model_settings=settings,
             end_strategy="early",
             retries=WRONG_CALLS,
-        ),
-        bridge,
-    )
-
-
-class ModelBridge:
-    """A row's model as pydantic-ai asks it. Thoughts are taken out of its text, and calls of tools have
-    arguments that are an object."""
-
-    def __init__(self, row: AgentRow, system_prompt: str, model: models.LanguageModel) -> None:
-        self._row = row
-        self._system_prompt = system_prompt
+        )
+        self._system_prompt = effective.system_prompt
         self._model = model
 
     def model(self, run: Run) -> FunctionModel:
-        """What pydantic-ai asks; each call is noted in `run`."""
+        """The model as pydantic-ai asks it; each call is noted in `run`. Thoughts are taken out of its text,
+        and calls of tools have arguments that are an object."""
+        row = self.row
 
         async def answer(
             messages: list[ai_messages.ModelMessage], info: AgentInfo
         ) -> ai_messages.ModelResponse:
-            settings = info.model_settings or ModelSettings()
-            extra = cast("Mapping[str, int]", settings.get("extra_body") or {})
             request = models.LLMRequest(
                 messages=(models.Message("system", self._system_prompt), *turns(messages)),
                 tools=[
                     models.ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema)
                     for tool in (*info.function_tools, *info.output_tools)
                 ],
-                model=self._row.model,
+                model=row.model,
                 max_tokens=MAX_TOKENS,
-                temperature=settings.get("temperature", TEMPERATURE),
-                top_p=settings.get("top_p"),
-                num_ctx=extra.get("num_ctx"),
+                temperature=TEMPERATURE if row.temperature is None else row.temperature,
+                top_p=row.top_p,
+                num_ctx=row.num_ctx,
                 deltas=True,
                 purpose="agent",
                 conversation=run.conversation,
@@ -219,7 +180,7 @@ class ModelBridge:
                 usage=RequestUsage(input_tokens=reply.input_tokens, output_tokens=reply.output_tokens),
             )
 
-        return FunctionModel(answer, model_name=self._row.model or "installation")
+        return FunctionModel(answer, model_name=row.model or "installation")
 
 
 async def shown(
@@ -248,49 +209,6 @@ async def shown(
     if answer is None:
         raise models.ModelFailed("unusable_answer", "the stream ended without an answer")
     return replace(answer, message=replace(answer.message, content=without_thoughts(answer.text)))
-
-
-class Acting(Protocol):
-    """Runs a tool for an agent, and shows the user that it does."""
-
-    @property
-    def registry(self) -> ToolRegistry: ...
-
-    async def act(self, call: models.ToolCall) -> JsonValue:
-        """The result for the model as JSON holds it, a refusal included. Raises LeaseLost, RetryLater."""
-        ...
-
-
-class RegistryTools(AbstractToolset[None]):
-    """The tools of one run, as pydantic-ai sees them."""
-
-    def __init__(self, acting: Acting) -> None:
-        self._acting = acting
-
-    @property
-    def id(self) -> str:
-        return "registry"
-
-    async def get_tools(self, ctx: RunContext[None]) -> dict[str, ToolsetTool[None]]:
-        return {
-            spec.name: ToolsetTool(
-                toolset=self,
-                tool_def=ToolDefinition(
-                    name=spec.name,
-                    description=spec.description,
-                    parameters_json_schema=dict(spec.parameters),
-                    sequential=True,
-                ),
-                max_retries=0,
-                args_validator=_ANY,
-            )
-            for spec in self._acting.registry.specs()
-        }
-
-    async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[None], tool: ToolsetTool[None]
-    ) -> Any:
-        return await self._acting.act(models.ToolCall(ctx.tool_call_id or name, name, tool_args))
 
 
 def turns(messages: Sequence[ai_messages.ModelMessage]) -> list[models.Message]:

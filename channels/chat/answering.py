@@ -10,153 +10,41 @@ Every answer ends in exactly one of `clarifying`, `done`, `refused`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
-from uuid import uuid4
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-import orjson
 import structlog
 from pydantic_ai import UsageLimits
 from pydantic_ai.exceptions import AgentRunError, UsageLimitExceeded
 
 from adapters.models.loop import MAX_ITERATIONS
-from adapters.models.tools import USER_REJECTED, Approval, Policy, ToolRegistry
+from adapters.models.tools import Policy
 from channels.chat.accounts import Accounts, AgentRun
-from channels.chat.agents import (
-    AgentLoader,
-    Agents,
-    AskUser,
-    ChatAgent,
-    Refuse,
-    RegistryTools,
-    Run,
-    history_messages,
-)
+from channels.chat.agents import AgentLoader, Agents, AskUser, ChatAgent, Refuse, Run, history_messages
+from channels.chat.answer import AnswerRequest, RegistryTools, ToolTurn
 from channels.chat.decisions import Context, Decision, Orchestrator
-from channels.chat.frames import AnswerFrames, FinalState
+from channels.chat.flow_agent import FlowAgents
+from channels.chat.frames import FinalState
 from channels.chat.router import guessed_language
 from channels.chat.state import OpenQuestion, SessionState, Turn
 from channels.chat.tools import ToolSources
 from channels.chat.wording import AFFIRMATIVE, breaks_out, phrase, question, refusal
 from flow_engine.ports.chat import SessionRef
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.ports.models import Message, ModelFailed, ToolCall
-from flow_engine.values import JsonValue
-
-MOST_SHOWN: Final = 16_000
-"""Characters of a tool's arguments or result in a frame."""
+from flow_engine.ports.models import Message, ModelFailed
 
 log: Any = structlog.get_logger("flow_engine.chat")
 
 
-class Confirming(Protocol):
-    async def confirmed(self, call: str, within_s: float) -> bool:
-        """Whether the user says yes to the call within `within_s` seconds. Silence refuses it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerRequest:
-    """One message of a user, and everything that its answer needs of its session. `state` changes by it;
-    `keep` stores it as it is now, for whoever goes on with the answer. `keep` raises LeaseLost, RetryLater.
-    """
-
-    ref: SessionRef
-    id: str
-    content: str
-    state: SessionState
-    frames: AnswerFrames
-    confirming: Confirming
-    keep: Callable[[], Awaitable[None]]
-
-    @property
-    def conversation(self) -> ConversationRef:
-        return ConversationRef(self.ref.tenant_id, self.ref.session_id)
-
-    @property
-    def before(self) -> Sequence[Message]:
-        """The dialogue before this message."""
-        turns = [turn for turn in self.state.history if turn.id != self.id]
-        return self.state.model_copy(update={"history": turns}).messages()
-
-
-class FlowTalk(Protocol):
-    """Agents that are given a flow (C15)."""
-
-    async def answer(self, request: AnswerRequest, agent: ChatAgent) -> FinalState:
-        """Answers one message, as frames of JSON; begins the flow's contact where there is none.
-        `request.state.flow` is None once it has ended."""
-        ...
-
-    async def keeps_user(self, ref: SessionRef, state: SessionState, agent: ChatAgent) -> bool:
-        """Whether a person talks to the user, or is being asked to: then the user does not break out. Where
-        the engine is away, as it was known last."""
-        ...
-
-    async def give_up(self, tenant_id: str, state: SessionState) -> None:
-        """The text that waits for a person is not sent any more, if there is one. Never raises for an engine
-        that is away: the failure is logged."""
-        ...
-
-    async def end(self, tenant_id: str, state: SessionState, reason: str) -> None:
-        """Ends the contact, if there is one. Never raises for an engine that is away: it is told again."""
-        ...
-
-
-class ToolTurn:
-    """Implements `Acting` and `Person`: the tools of one answer, shown to the user in action frames."""
-
-    def __init__(self, request: AnswerRequest, policy: Policy, confirm_s: float, run: Run) -> None:
-        self._request = request
-        self._confirm_s = confirm_s
-        self._run = run
-        self._shown = ""
-        self.registry = ToolRegistry(Approval(policy, self))
-        self.calls_log: list[JsonValue] = []
-
-    async def act(self, call: ToolCall) -> JsonValue:
-        frames, shown = self._request.frames, uuid4().hex[:16]
-        self._shown = shown
-        refused = await self.registry.refusal(call)
-        result: JsonValue
-        if refused is not None:
-            rejected = refused.get("error") == USER_REJECTED
-            result = refused
-            await frames.action(call.name, shown, "rejected" if rejected else "failed", result=result)
-        else:
-            arguments = _shortened(dict(call.arguments))
-            await frames.action(call.name, shown, "started", arguments=arguments)
-            result = await self.registry.run(call)
-            failed = isinstance(result, dict) and "error" in result
-            status = "failed" if failed else "finished"
-            await frames.action(call.name, shown, status, result=_shortened(result))
-        self.calls_log.append(
-            {
-                "tool": call.name,
-                "arguments": dict(call.arguments),
-                "result": result,
-                "iteration": len(self._run.uses),
-            }
-        )
-        return result
-
-    async def confirms(self, call: ToolCall) -> bool:
-        arguments = _shortened(dict(call.arguments))
-        await self._request.frames.action(call.name, self._shown, "waiting", arguments=arguments)
-        return await self._request.confirming.confirmed(self._shown, self._confirm_s)
-
-
 class Answering:
-    """`flows` is None where no engine is reachable from here: agents with a flow then fail politely."""
-
     def __init__(
         self,
         loader: AgentLoader,
         orchestrator: Orchestrator,
         sources: ToolSources,
         accounts: Accounts,
-        flows: FlowTalk,
+        flows: FlowAgents,
         policy: Policy,
         confirm_s: float,
     ) -> None:
@@ -283,7 +171,7 @@ class Answering:
         account = AgentRun(agent.name, request.id, tool_calls_log=turn.calls_log, uses=run.uses)
         try:
             await self._sources.register(
-                agent.effective.row, turn.registry, {"agent": agent.name, "session": request.ref.session_id}
+                agent.row, turn.registry, {"agent": agent.name, "session": request.ref.session_id}
             )
             final = await self._talked(request, agent, run, turn)
         except UsageLimitExceeded:
@@ -308,7 +196,7 @@ class Answering:
         result = await agent.agent.run(
             request.content,
             message_history=history_messages(request.before),
-            model=agent.bridge.model(run),
+            model=agent.model(run),
             toolsets=[RegistryTools(turn)],
             usage_limits=UsageLimits(request_limit=MAX_ITERATIONS),
         )
@@ -350,8 +238,3 @@ def _descriptions(agents: Agents, names: Sequence[str] | Mapping[str, object]) -
         text = fields["description"] or fields["task"] or fields["role"] or name
         found.append(str(text))
     return found
-
-
-def _shortened(value: JsonValue) -> JsonValue:
-    text = orjson.dumps(value).decode()
-    return value if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"

@@ -184,8 +184,7 @@ class Connection:
                     case frames.Hello():
                         self._tell(_error("hello_again", "the session has begun already"))
             except frames.BadFrame as bad:
-                self._bare.put_nowait(_bad(bad))
-                self._news.put_nowait(None)
+                self._tell(_bad(bad))
             except RetryLater as away:
                 self._tell(_error(away.code, away.detail))
 

@@ -25,7 +25,7 @@ from adapters.models.loop import MAX_ITERATIONS
 from adapters.models.tools import Approval, Policy
 from channels.chat import agents
 from channels.chat.accounts import Accounts, AgentRun
-from channels.chat.answering import AnswerRequest, ToolTurn
+from channels.chat.answer import AnswerRequest, ToolTurn
 from channels.chat.frames import FinalState
 from channels.chat.people import KeyOfAnotherTenant, People, commands_of, task_note
 from channels.chat.state import FlowRun, HeldText, SessionState
@@ -100,7 +100,8 @@ class _Talk:
 
 
 class FlowAgents:
-    """Implements `FlowTalk`. `open_mcp` makes MCP connections of one answer; `tenants` is as in `People`."""
+    """Agents that are given a flow. `open_mcp` makes MCP connections of one answer; `tenants` is as in
+    `People`."""
 
     def __init__(
         self,
@@ -127,10 +128,12 @@ class FlowAgents:
         self._lists = ToolListCache()
 
     async def answer(self, request: AnswerRequest, agent: agents.ChatAgent) -> FinalState:
+        """Answers one message, as frames of JSON; begins the flow's contact where there is none.
+        `request.state.flow` is None once it has ended."""
         state = request.state
         if state.flow is None:
             name = f"{request.ref.session_id}-{request.id}"
-            declared = agent.effective.row.flow
+            declared = agent.row.flow
             flow_id = "" if declared is None else declared.flow_id
             state.flow = FlowRun(agent=agent.name, flow_id=flow_id, conversation=name, contact=name)
         run = agents.Run(request.conversation, request.frames)
@@ -157,6 +160,8 @@ class FlowAgents:
             await self._accounts.ran(request.ref, account)
 
     async def keeps_user(self, ref: SessionRef, state: SessionState, agent: agents.ChatAgent) -> bool:
+        """Whether a person talks to the user, or is being asked to: then the user does not break out. Where
+        the engine is away, as it was known last."""
         flow = state.flow
         if flow is None or flow.task is None:  # the engine has not been asked yet
             return False
@@ -167,10 +172,8 @@ class FlowAgents:
             is_over = isinstance(error, StateConflict | RequestRefused)
             return not is_over and flow.status in OF_PERSONS
 
-    async def give_up(self, tenant_id: str, state: SessionState) -> None:
-        await self.people.give_up(tenant_id, state)
-
     async def end(self, tenant_id: str, state: SessionState, reason: str) -> None:
+        """Ends the contact, if there is one. Never raises for an engine that is away: it is told again."""
         if state.flow is None:
             return
         try:
@@ -300,7 +303,7 @@ class FlowAgents:
 
     async def _where(self, ref: SessionRef, state: SessionState, agent: agents.ChatAgent) -> AgentData:
         """The conversation as it is now; the engine tells a known contact where it is. Raises EngineError."""
-        declared = agent.effective.row.flow
+        declared = agent.row.flow
         if declared is None:
             raise LookupError("an agent without a flow talks by itself")
         contact = self.people.contact(ref.tenant_id, cast("FlowRun", state.flow))
@@ -311,7 +314,7 @@ class FlowAgents:
 
     async def _asked_model(self, talk: _Talk, scene: _Scene) -> models.LLMAnswer:
         """The model's turn; its text is shown while it comes."""
-        request, row = talk.request, talk.agent.effective.row
+        request, row = talk.request, talk.agent.row
         # The prompt of the moment, which knows the values of what was just said; and all of the task where
         # the conversation has gone on to another one.
         tagged = await self._engine.prompt(talk.contact.conversation_id, wait_ms=PROMPT_WAIT_MS)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import structlog
 
-from channels.chat.answering import AnswerRequest
+from channels.chat.answer import AnswerRequest
 from channels.chat.frames import AnswerFrames
 from channels.chat.state import Aside, FlowRun, SessionState, Turn
 from channels.chat.wording import phrase
@@ -169,7 +169,8 @@ class People:
         return await self.texts(request.ref.tenant_id, flow).decided(known)
 
     async def give_up(self, tenant_id: str, state: SessionState) -> None:
-        """As `FlowTalk` has it."""
+        """The text that waits for a person is not sent any more, if there is one. Never raises for an engine
+        that is away: the failure is logged."""
         flow = state.flow
         if flow is None or flow.held is None:
             return

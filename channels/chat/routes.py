@@ -14,7 +14,7 @@ from channels.chat.http import Call, Endpoint, json_response
 from channels.chat.people import People, PersonsOutcome
 from channels.chat.rows import StoredRow
 from channels.chat.sessions import Sessions
-from channels.chat.table import AgentTable, Change, RevisionStale, patched, put
+from channels.chat.table import AgentTable, Change, patched, put
 from channels.chat.tokens import DEFAULT_S, LONGEST_S, Tokens
 from flow_engine.documents.findings import findings_of
 from flow_engine.errors import CorrectTheInput, Finding, RetryLater
@@ -196,14 +196,13 @@ class AgentRoutes:
         return _sent(await self._table.row(call.principal.tenant_id, call.path("name")))
 
     async def put(self, call: Call) -> Response:
-        name = call.path("name")
-        return await self._changed(call, Change("update", call.principal.name, put(call.object(), name)))
+        return await self._changed(call, put(call.object(), call.path("name")))
 
     async def patch(self, call: Call) -> Response:
-        return await self._changed(call, Change("update", call.principal.name, patched(call.object())))
+        return await self._changed(call, patched(call.object()))
 
     async def delete(self, call: Call) -> Response:
-        return await self._changed(call, Change("delete", call.principal.name, None))
+        return await self._changed(call, None)
 
     async def effective(self, call: Call) -> Response:
         agent = await self._table.effective(call.principal.tenant_id, call.path("name"))
@@ -220,13 +219,9 @@ class AgentRoutes:
     async def history(self, call: Call) -> Response:
         return json_response(await self._table.history(call.principal.tenant_id, call.path("name")))
 
-    async def _changed(self, call: Call, change: Change) -> Response:
-        wanted = Change(change.action, change.by, change.fields, call.if_match)
-        try:
-            row = await self._table.change(call.principal.tenant_id, call.path("name"), wanted)
-        except RevisionStale as stale:
-            message = f"{stale}; read it again and decide"
-            raise CorrectTheInput("revision_stale", message) from None
+    async def _changed(self, call: Call, change: Change | None) -> Response:
+        who, name = call.principal, call.path("name")
+        row = await self._table.change(who.tenant_id, name, change, who.name, call.if_match)
         return Response(status_code=204) if row is None else _sent(row)
 
 

@@ -20,7 +20,9 @@ from uuid import uuid4
 import orjson
 import structlog
 
-from channels.chat.answering import Answering, AnswerRequest, FlowTalk
+from channels.chat.answer import AnswerRequest
+from channels.chat.answering import Answering
+from channels.chat.flow_agent import FlowAgents
 from channels.chat.frames import AnswerFrames, Pace
 from channels.chat.state import Aside, SessionState, Turn, item_of, take
 from channels.chat.wording import phrase
@@ -44,9 +46,8 @@ class SessionStore(
 
 @dataclass(slots=True)
 class _Orders:
-    """The orders that the holder of a session gets while it works. Implements `Confirming`. `turn` is the id
-    whose turn it is or was last, `end_waiting` ends a message that may wait, `ended` are those that have
-    ended before their turn."""
+    """The orders that the holder of a session gets while it works. `turn` is the id whose turn it is or was
+    last, `end_waiting` ends a message that may wait, `ended` are those that have ended before their turn."""
 
     end_waiting: Callable[[str], Coroutine[Any, Any, None]]
     turn: str = ""
@@ -93,7 +94,7 @@ class Sessions:
         store: SessionStore,
         bus: chat.ChatBus,
         answering: Answering,
-        flows: FlowTalk,
+        flows: FlowAgents,
         *,
         idle_s: float,
         observer: Observer | None = None,
@@ -264,7 +265,7 @@ class Sessions:
         async def keep() -> None:
             await self.store.save(ref, state.written(), holder)
 
-        request = AnswerRequest(ref, item["id"], item["content"], state, frames, orders, keep)
+        request = AnswerRequest(ref, item["id"], item["content"], state, frames, orders.confirmed, keep)
         with self._tracing.span("chat answer", "consumer"):
             await self._answer(request, orders)
         self.observer.count("chat_answers", state=frames.final_state or "unfinished")
@@ -333,7 +334,7 @@ class Sessions:
                 await request.frames.error("internal_error", phrase("failed", request.state.language))
                 await self._answering.finish(request, "refused", "failed")
         await self._answering.finish(request, "refused", "cancelled")
-        await self._flows.give_up(request.ref.tenant_id, request.state)
+        await self._flows.people.give_up(request.ref.tenant_id, request.state)
 
     async def _sweep(self) -> None:
         idle: list[chat.SessionRef] = []  # the store names each once

@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal, cast
 
 from channels.chat.inheritance import Effective, KnownTools, effective, table_findings
@@ -60,39 +60,13 @@ BOOTSTRAP: Final[Sequence[Fields]] = (
         "tools": [],
         "languages": ["en", "it", "es"],
         "examples": [
-            "hello",
-            "hi there",
-            "good morning",
-            "good evening",
-            "how are you?",
-            "how is it going today?",
-            "thank you very much",
-            "thanks, bye",
-            "goodbye, see you soon",
-            "nice to meet you",
-            "tell me a joke",
-            "who are you?",
-            "ciao",
-            "buongiorno",
-            "buonasera",
-            "salve",
-            "come stai?",
-            "come va?",
-            "grazie mille",
-            "arrivederci, a presto",
-            "piacere di conoscerti",
-            "raccontami una barzelletta",
-            "chi sei?",
-            "hola",
-            "buenos días",
-            "buenas tardes",
-            "¿qué tal?",
-            "¿cómo estás?",
-            "muchas gracias",
-            "adiós, hasta luego",
-            "mucho gusto",
-            "cuéntame un chiste",
-            "¿quién eres?",
+            *("hello", "hi there", "good morning", "good evening", "how are you?", "how is it going today?"),
+            *("thank you very much", "thanks, bye", "goodbye, see you soon", "nice to meet you"),
+            *("tell me a joke", "who are you?"),
+            *("ciao", "buongiorno", "buonasera", "salve", "come stai?", "come va?", "grazie mille"),
+            *("arrivederci, a presto", "piacere di conoscerti", "raccontami una barzelletta", "chi sei?"),
+            *("hola", "buenos días", "buenas tardes", "¿qué tal?", "¿cómo estás?", "muchas gracias"),
+            *("adiós, hasta luego", "mucho gusto", "cuéntame un chiste", "¿quién eres?"),
         ],
     },
 )
@@ -111,25 +85,8 @@ _GUARD: Final = Record(":guard", {"row": None, "history": []}, parent=":guard")
 
 Action = Literal["create", "update", "delete"]
 Table = Mapping[str, StoredRow]
-
-
-class RevisionStale(Exception):
-    """`If-Match` names another revision than the stored one: the change is refused, and nothing was
-    changed."""
-
-    def __init__(self, revision: int) -> None:
-        super().__init__(f"the row is at revision {revision}")
-        self.revision = revision
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What somebody wants of a row. `fields` are the new ones by those that are there, None to delete."""
-
-    action: Action
-    by: str
-    fields: Callable[[Fields], Fields] | None
-    if_match: int | None = None
+Change = Callable[[Fields], Fields]
+"""The new fields of a row by those that are there."""
 
 
 class AgentTable:
@@ -204,11 +161,14 @@ class AgentTable:
                 raise _taken(str(fields["name"]))
             return StoredRow(1, fields)
 
-    async def change(self, tenant_id: str, name: str, change: Change) -> StoredRow | None:
-        """The row as it is then, None where it was deleted.
+    async def change(
+        self, tenant_id: str, name: str, change: Change | None, by: str, if_match: int | None = None
+    ) -> StoredRow | None:
+        """The row as it is then, None where it was deleted, as without a `change` it is.
 
-        Raises LookElsewhere `agent_unknown`, RevisionStale, CorrectTheInput `agent_invalid`, ReloadAndDecide
-        `agent_is_base` for the deletion of another one's base, RetryLater.
+        Raises LookElsewhere `agent_unknown`, CorrectTheInput `agent_invalid`, and `revision_stale` where
+        `if_match` is another revision than the stored one, ReloadAndDecide `agent_is_base` for the deletion
+        of another one's base, RetryLater.
         """
         async with self._alone(tenant_id):
             for _ in range(ATTEMPTS):
@@ -216,10 +176,11 @@ class AgentTable:
                 row = None if record is None else _row(record)
                 if record is None or row is None:
                     raise _unknown(name)
-                if change.if_match is not None and change.if_match != row.revision:
-                    raise RevisionStale(row.revision)
+                if if_match is not None and if_match != row.revision:
+                    message = f"the row is at revision {row.revision}; read it again and decide"
+                    raise CorrectTheInput("revision_stale", message)
                 after = await self._after(tenant_id, row, change)
-                new = self._written(record, name, row, after, change.action, change.by)
+                new = self._written(record, name, row, after, "delete" if change is None else "update", by)
                 stored = await self._store.replace(tenant_id, new, record.serial)
                 self._read.pop(tenant_id, None)
                 if stored:
@@ -294,9 +255,9 @@ class AgentTable:
             raise CorrectTheInput("agent_invalid", "the row breaks rules of the table", found)
         return whole(cast("Fields", raw))
 
-    async def _after(self, tenant_id: str, row: StoredRow, change: Change) -> StoredRow | None:
-        if change.fields is not None:
-            fields = await self._checked(tenant_id, dict(change.fields(row.fields)), row.name)
+    async def _after(self, tenant_id: str, row: StoredRow, change: Change | None) -> StoredRow | None:
+        if change is not None:
+            fields = await self._checked(tenant_id, dict(change(row.fields)), row.name)
             return StoredRow(row.revision + 1, fields)
         self._read.pop(tenant_id, None)
         heirs = [other.name for other in (await self.rows(tenant_id)).values() if other.base == row.name]
@@ -339,13 +300,13 @@ class AgentTable:
         return replace(record, body=body, serial=record.serial + 1)
 
 
-def patched(patch: Fields) -> Callable[[Fields], Fields]:
-    """For `Change.fields`: the row with a merge patch."""
+def patched(patch: Fields) -> Change:
+    """The row with a merge patch."""
     return lambda fields: merge_patch(fields, patch)
 
 
-def put(raw: Fields, name: str) -> Callable[[Fields], Fields]:
-    """For `Change.fields`: another row in this one's place."""
+def put(raw: Fields, name: str) -> Change:
+    """Another row in this one's place."""
     return lambda fields: {"name": name, **raw}
 
 

@@ -61,34 +61,16 @@ _PHRASES: Final[Mapping[str, Mapping[Phrase, str]]] = {
 
 BREAK_OUTS: Final = (
     *("something else", "never mind", "nevermind", "forget it", "another topic", "start over"),
-    *(
-        "qualcos'altro",
-        "qualcosa d'altro",
-        "lascia perdere",
-        "lascia stare",
-        "un'altra cosa",
-        "altro argomento",
-    ),
+    *("qualcos'altro", "qualcosa d'altro", "un'altra cosa", "altro argomento"),
+    *("lascia perdere", "lascia stare"),
     *("otra cosa", "algo distinto", "déjalo", "dejalo", "olvídalo", "olvidalo", "cambiemos de tema"),
 )
 """By which a user leaves an agent that has asked something."""
 
 AFFIRMATIVE: Final = frozenset(
     (
-        "yes",
-        "yes please",
-        "yeah",
-        "yep",
-        "ok",
-        "okay",
-        "sure",
-        "sì",
-        "si",
-        "sí",
-        "certo",
-        "esatto",
-        "claro",
-        "vale",
+        *("yes", "yes please", "yeah", "yep", "ok", "okay", "sure"),
+        *("sì", "certo", "esatto", "si", "sí", "claro", "vale"),
     )
 )
 

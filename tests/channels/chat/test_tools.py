@@ -11,7 +11,7 @@ import pytest
 from adapters.models.loop import MAX_ITERATIONS
 from adapters.models.scripted import CallsTools, Says, Step
 from channels.chat import tool
-from channels.chat.answering import MOST_SHOWN
+from channels.chat.answer import MOST_SHOWN
 from channels.chat.tools import load_tools
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import ToolCall
