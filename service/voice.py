@@ -29,7 +29,7 @@ from pydantic import SecretStr
 from adapters.http_door import origin
 from adapters.outbound.client import GuardedClient
 from adapters.outbound.policy import AllowList
-from channels.http_tools.body_builders import BuilderRegistry, installed_builders
+from channels.http_tools.body_builders import Builders, installed_builders
 from channels.voice import bridge, deliveries, metrics, recording, replay, runner
 from channels.voice.call.ports import OpenCall
 from channels.voice.carriers.carrier import Carrier, SpeakAndDial
@@ -65,7 +65,7 @@ class VoiceDependencies:
 
     settings: VoiceSettings
     config: models.VoiceConfig
-    builders: BuilderRegistry
+    builders: Builders
     outbound: GuardedClient
     counting: metrics.Counting
     carrier: Carrier
@@ -75,7 +75,7 @@ class VoiceDependencies:
 
 def open_call_of(
     config: models.VoiceConfig,
-    builders: BuilderRegistry,
+    builders: Builders,
     outbound: OutboundSender,
     clock: Callable[[], datetime],
 ) -> OpenCall:

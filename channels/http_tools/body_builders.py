@@ -12,7 +12,7 @@ the time is `HH:MM`.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from importlib.metadata import entry_points
@@ -38,6 +38,9 @@ ENTRY_POINTS: Final = "flow_engine.body_builders"
 BodyBuilder: TypeAlias = Callable[[Values, Values, JsonValue], Mapping[str, JsonValue]]
 """`(args, ctx, session) -> body`. Raises BodyRefused, whose text goes to the model."""
 
+Builders: TypeAlias = Mapping[str, BodyBuilder]
+"""By name."""
+
 
 class BodyRefused(Exception):
     """No body can be made of these arguments: they are refused before anything is sent. The text says what
@@ -48,48 +51,33 @@ _OF_ARGUMENTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueE
 """What a builder raises for arguments of another shape than it expects."""
 
 
-class BuilderRegistry(Mapping[str, BodyBuilder]):
-    """Builders by name."""
-
-    def __init__(self, builders: Mapping[str, BodyBuilder]) -> None:
-        self._builders = dict(builders)
-
-    def __getitem__(self, name: str) -> BodyBuilder:
-        return self._builders[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._builders)
-
-    def __len__(self) -> int:
-        return len(self._builders)
-
-    def build(self, name: str, args: Values, ctx: Values, session: JsonValue) -> dict[str, JsonValue]:
-        """The body, a JSON object without the fields that are null, at every level. Raises BodyRefused, also
-        where a builder fails at what its arguments hold, for the model. Whatever else it raises is a bug
-        of it, for the outermost layer of its channel. A name that is not registered is a KeyError: configs
-        are checked for that."""
-        builder = self._builders[name]
-        try:
-            return {
-                key: _without_nulls(value)
-                for key, value in builder(args, ctx, session).items()
-                if value is not None
-            }
-        except BodyRefused:
-            raise
-        except _OF_ARGUMENTS as error:
-            _log.warning("body_builder_failed", builder=name, exception=type(error).__name__)
-            raise BodyRefused("the request could not be put together") from error
+def built_body(
+    builders: Builders, name: str, args: Values, ctx: Values, session: JsonValue
+) -> dict[str, JsonValue]:
+    """The body, a JSON object without the fields that are null, at every level. Raises BodyRefused, also
+    where a builder fails at what its arguments hold, for the model. Whatever else it raises is a bug
+    of it, for the outermost layer of its channel. A name that is not there is a KeyError: configs
+    are checked for that."""
+    builder = builders[name]
+    try:
+        return {
+            key: _without_nulls(value)
+            for key, value in builder(args, ctx, session).items()
+            if value is not None
+        }
+    except BodyRefused:
+        raise
+    except _OF_ARGUMENTS as error:
+        _log.warning("body_builder_failed", builder=name, exception=type(error).__name__)
+        raise BodyRefused("the request could not be put together") from error
 
 
-def default_builders(clock: Callable[[], datetime]) -> BuilderRegistry:
+def default_builders(clock: Callable[[], datetime]) -> Builders:
     """The builders that come along. `clock` gives the time with its zone."""
-    return BuilderRegistry(
-        {"confirm_order": order_builder(clock), "confirm_reservation": reservation_builder(clock)}
-    )
+    return {"confirm_order": order_builder(clock), "confirm_reservation": reservation_builder(clock)}
 
 
-def installed_builders(clock: Callable[[], datetime]) -> BuilderRegistry:
+def installed_builders(clock: Callable[[], datetime]) -> Builders:
     """Those that come along and those of installed packages; the one place that loads them.
 
     Raises CallTheOperator for a name twice, or an entry point that gives no function.
@@ -115,7 +103,7 @@ def installed_builders(clock: Callable[[], datetime]) -> BuilderRegistry:
                 f"{entry.value!r} is no function; accepted is (args, ctx, session) -> body",
             )
         builders[entry.name] = cast("BodyBuilder", builder)
-    return BuilderRegistry(builders)
+    return builders
 
 
 def _without_nulls(value: JsonValue) -> JsonValue:

@@ -26,10 +26,6 @@ SPECIALS: Final = frozenset(
 )
 
 
-def _nothing() -> Values:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What one rendering sees. A name is looked for in the order of the fields; the first that has it
@@ -39,13 +35,13 @@ class Scope:
     apply at the moment. `root` are the config's own values, such as `base_url`.
     """
 
-    specials: Values = field(default_factory=_nothing)
-    pre: Values = field(default_factory=_nothing)
-    args: Values = field(default_factory=_nothing)
-    ctx: Values = field(default_factory=_nothing)
+    specials: Values = field(default_factory=dict[str, JsonValue])
+    pre: Values = field(default_factory=dict[str, JsonValue])
+    args: Values = field(default_factory=dict[str, JsonValue])
+    ctx: Values = field(default_factory=dict[str, JsonValue])
     session: JsonValue = None
-    agent: Values = field(default_factory=_nothing)
-    root: Values = field(default_factory=_nothing)
+    agent: Values = field(default_factory=dict[str, JsonValue])
+    root: Values = field(default_factory=dict[str, JsonValue])
 
     def lookup(self, path: Path) -> JsonValue:
         """The JSON value at `path`, None where there is nothing. Never raises."""

@@ -15,7 +15,7 @@ import orjson
 import structlog
 
 from adapters.models.tools import Arguments, Tool, Verdict
-from channels.http_tools.body_builders import BodyRefused, BuilderRegistry
+from channels.http_tools.body_builders import BodyRefused, Builders, built_body
 from channels.http_tools.documents import BuiltinTool, HttpTool
 from channels.http_tools.http_calls import CallFailed, HttpCaller, deeper_than
 from channels.http_tools.scope import Scope, Values
@@ -41,10 +41,6 @@ class Actions(Protocol):
     def transfer(self, target: str) -> None: ...
 
 
-def _no_specials() -> Values:
-    return {}
-
-
 @dataclass(slots=True)
 class CallContext:
     """What is known in one call, JSON values. `ctx` changes while the call goes on; `specials` are asked for
@@ -52,9 +48,9 @@ class CallContext:
 
     ctx: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     session: JsonValue = None
-    agent: Values = field(default_factory=_no_specials)
-    root: Values = field(default_factory=_no_specials)
-    specials: Callable[[], Values] = _no_specials
+    agent: Values = field(default_factory=dict[str, JsonValue])
+    root: Values = field(default_factory=dict[str, JsonValue])
+    specials: Callable[[], Values] = dict
 
     def scope(self, *, args: Values | None = None, **specials: JsonValue) -> Scope:
         """What a template sees now. `specials` are those of the moment, such as `error` or `outcome`."""
@@ -90,7 +86,7 @@ class ToolExecutor:
         self,
         tools: Mapping[str, HttpTool | BuiltinTool],
         caller: HttpCaller,
-        builders: BuilderRegistry,
+        builders: Builders,
     ) -> None:
         self._tools = tools
         self._caller = caller
@@ -161,8 +157,8 @@ class ToolExecutor:
                     return {"error": reason} if told is None else told.render(scope, reply), "failed"
             built: JsonValue = None
             if tool.body_builder is not None:
-                context = run.context
-                built = self._builders.build(tool.body_builder, run.args, context.ctx, context.session)
+                known = run.context.ctx, run.context.session
+                built = built_body(self._builders, tool.body_builder, run.args, *known)
             reply = await self._caller.send(tool, run.scope(), body=built)
         except (CallFailed, BodyRefused) as failure:
             if tool.on_error is None:
@@ -221,7 +217,7 @@ def http_tool(
 ) -> Tool:
     """A declarative tool for an agent that writes. `parameters` is the JSON Schema of its arguments; the
     defaults in there are filled in before the call, after the arguments were checked."""
-    executor = ToolExecutor({name: tool}, HttpCaller(outbound, log_fields), BuilderRegistry({}))
+    executor = ToolExecutor({name: tool}, HttpCaller(outbound, log_fields), {})
 
     async def run(arguments: Arguments) -> object:
         return await executor.run(name, with_defaults(parameters, arguments), context, _NoLine())

@@ -41,7 +41,7 @@ class Business:
     config: VoiceConfig
     session: ConfigUrlSession | InlineSession
     outbound: OutboundSender
-    builders: body_builders.BuilderRegistry
+    builders: body_builders.Builders
     approval: Approval
 
 
@@ -50,7 +50,7 @@ def open_configured(
     outbound: OutboundSender,
     *,
     clock: Callable[[], datetime],
-    builders: body_builders.BuilderRegistry,
+    builders: body_builders.Builders,
     deliveries: Deliveries | None = None,
     approval: Approval | None = None,
 ) -> ports.OpenCall:

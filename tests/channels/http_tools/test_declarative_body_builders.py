@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.http_tools import body_builders
-from channels.http_tools.body_builders import BodyRefused, default_builders, installed_builders, next_time
+from channels.http_tools.body_builders import (
+    BodyRefused,
+    built_body,
+    default_builders,
+    installed_builders,
+    next_time,
+)
 from flow_engine.errors import CallTheOperator
 from flow_engine.values import JsonValue
 
@@ -31,11 +37,11 @@ CTX: dict[str, JsonValue] = {
 
 
 def order(args: dict[str, JsonValue], **ctx: JsonValue) -> dict[str, JsonValue]:
-    return default_builders(lambda: NOW).build("confirm_order", args, CTX | ctx, None)
+    return built_body(default_builders(lambda: NOW), "confirm_order", args, CTX | ctx, None)
 
 
 def reservation(args: dict[str, JsonValue], **ctx: JsonValue) -> dict[str, JsonValue]:
-    return default_builders(lambda: NOW).build("confirm_reservation", args, CTX | ctx, None)
+    return built_body(default_builders(lambda: NOW), "confirm_reservation", args, CTX | ctx, None)
 
 
 def line(**item: JsonValue) -> dict[str, JsonValue]:
@@ -269,7 +275,7 @@ class TestInstalledBuilders:
         self.installed(monkeypatch, ("mine", f"{__name__}:build_mine"))
         builders = installed_builders(lambda: NOW)
         assert set(builders) == {"confirm_order", "confirm_reservation", "mine"}
-        assert builders.build("mine", {}, {}, None) == {"mine": True}
+        assert built_body(builders, "mine", {}, {}, None) == {"mine": True}
 
     @pytest.mark.parametrize(
         ("entry", "code"),

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from adapters.models.tools import Approval, Arguments, Tool, ToolRegistry, Verdict
 from adapters.outbound.fake import Answer, RecordedCall, ScriptedOutbound
-from channels.http_tools.body_builders import BodyRefused, BuilderRegistry, default_builders
+from channels.http_tools.body_builders import BodyRefused, Builders, default_builders
 from channels.http_tools.documents import HttpTool, ToolConfig
 from channels.http_tools.http_calls import HttpCaller
 from channels.http_tools.scope import Values
@@ -88,7 +88,7 @@ class Call:
 
     tools: Mapping[str, object]
     answers: Mapping[str, Sequence[Answer]] = field(default_factory=dict[str, Sequence[Answer]])
-    builders: BuilderRegistry = field(default_factory=lambda: default_builders(lambda: NOW))
+    builders: Builders = field(default_factory=lambda: default_builders(lambda: NOW))
 
     def __post_init__(self) -> None:
         self.outbound = ScriptedOutbound(self.answers)
@@ -294,7 +294,7 @@ class TestBodyBuilders:
         call = Call(
             {"t": get(method="POST", body_builder="mine")},
             {f"{API}/x": [reply(1)]},
-            builders=BuilderRegistry({"mine": build}),
+            builders={"mine": build},
         )
         call.context.session = {"s": 1}
         await call.run("t", {"n": 2})
@@ -311,7 +311,7 @@ class TestBodyBuilders:
         def build(args: Values, ctx: Values, session: JsonValue) -> dict[str, JsonValue]:
             raise raised
 
-        builders = BuilderRegistry({"mine": build})
+        builders = {"mine": build}
         tool = get(method="POST", body_builder="mine")
         assert await Call({"t": tool}, builders=builders).run("t") == {"error": reason}
         told = tool | {"on_error": {"return": {"ok": False, "why": "{{error}}"}}}
@@ -322,7 +322,7 @@ class TestBodyBuilders:
             raise RuntimeError("a bug")
 
         tool = get(method="POST", body_builder="mine")
-        call = Call({"t": tool}, builders=BuilderRegistry({"mine": build}))
+        call = Call({"t": tool}, builders={"mine": build})
         with capture_logs() as logged, pytest.raises(RuntimeError, match="a bug"):
             await call.run("t")
         assert [entry["outcome"] for entry in logged if entry["event"] == "tool_call"] == ["failed"]

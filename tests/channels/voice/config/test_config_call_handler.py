@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from adapters.models.tools import Approval, read_rules
-from channels.http_tools.body_builders import BuilderRegistry
 from channels.voice.call.ports import CustomVoice, Ending, Refused, SessionSettings, Turn
 from channels.voice.config import call_handler, lifecycle
 from channels.voice.config.call_handler import (
@@ -199,7 +198,7 @@ class TestSession:
         session = {"mode": "flow", "engine_url": "http://localhost:1", "version": "v"}
         config = load_config(json.dumps(inline(session=session)).encode(), builders=()).config
         with pytest.raises(ValueError, match="flow"):
-            open_configured(config, FakeBusiness("", {}), clock=lambda: BEGIN, builders=BuilderRegistry({}))
+            open_configured(config, FakeBusiness("", {}), clock=lambda: BEGIN, builders={})
 
 
 class TestGreeting:
