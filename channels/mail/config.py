@@ -28,7 +28,7 @@ from channels.http_tools.documents import (
     version_choice,
 )
 from channels.mail.addresses import ascii_address, normal_address, normal_domain
-from flow_engine.documents.findings import read_beside
+from flow_engine.documents.findings import reading_beside
 from flow_engine.values import JsonValue
 
 SCHEMA_ID: Final = "urn:flow-engine:schema:mail-config:1.0"
@@ -169,19 +169,18 @@ class Server(Document):
             )
         return tls
 
-    @pydantic.model_validator(mode="wrap")
-    @classmethod
-    def _one_secret(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
-        return read_beside(given, read, cls._secret_faults)
 
-    @classmethod
-    def _secret_faults(cls, fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
-        secrets = sum(fields.get(name) is not None for name in ("password_env", "oauth2"))
-        if secrets > 1:
-            yield PydanticCustomError("two_secrets", "accepted is `password_env` or `oauth2`, not both")
-        # An IMAP server without a user is told of its user: it needs a secret all the same.
-        if not secrets and (cls.model_fields["user"].is_required() or fields.get("user") is not None):
-            yield PydanticCustomError("no_secret", "`password_env` or `oauth2` is required with a user")
+def _secret_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    secrets = sum(fields.get(name) is not None for name in ("password_env", "oauth2"))
+    if secrets > 1:
+        yield PydanticCustomError("two_secrets", "accepted is `password_env` or `oauth2`, not both")
+    if not secrets and fields.get("user") is not None:
+        yield PydanticCustomError("no_secret", "`password_env` or `oauth2` is required with a user")
+
+
+def _imap_faults(fields: Mapping[str, object]) -> Iterator[PydanticCustomError]:
+    """One without a user is told of its user: it needs a secret all the same."""
+    return _secret_faults({**fields, "user": ""})
 
 
 class Imap(Server):
@@ -190,6 +189,8 @@ class Imap(Server):
 
     user: Text
     poll_s: Seconds = 60.0
+
+    _one_secret = pydantic.model_validator(mode="wrap")(reading_beside(_imap_faults))
 
     @property
     def at_port(self) -> int:
@@ -200,6 +201,8 @@ class Smtp(Server):
     """Where replies go out. Without a user nothing is authenticated."""
 
     user: Text | None = None
+
+    _one_secret = pydantic.model_validator(mode="wrap")(reading_beside(_secret_faults))
 
     @property
     def at_port(self) -> int:
@@ -234,10 +237,7 @@ class MailboxConfig(Document):
     display_name: Text | None = None
     aliases: tuple[MailAddress, ...] = ()
 
-    @pydantic.model_validator(mode="wrap")
-    @classmethod
-    def _has_an_address(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
-        return read_beside(given, read, _address_faults)
+    _has_an_address = pydantic.model_validator(mode="wrap")(reading_beside(_address_faults))
 
     @property
     def own_address(self) -> str:
@@ -317,10 +317,7 @@ class FlowChoice(Document):
         default="FLOW_ENGINE_API_KEY", validate_default=True
     )
 
-    @pydantic.model_validator(mode="wrap")
-    @classmethod
-    def _one_version(cls, given: Any, read: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
-        return read_beside(given, read, version_choice)
+    _one_version = pydantic.model_validator(mode="wrap")(reading_beside(version_choice))
 
 
 class ModelSettings(Document):

@@ -138,41 +138,32 @@ def breaches_of(error: ValidationError) -> list[str]:
     return [f"{pointer(*each.place)} {each.message}".strip() for each in problems_of(error)]
 
 
-def read_beside(
-    given: object,
-    read: Callable[[Any], _Read],
-    faults: Callable[[Mapping[str, object]], Iterable[str | Fault]],
-) -> _Read:
-    """What `read` makes of an object, for a validator of the mode "wrap". Its errors and the `faults` that
-    fields as they were given make together are told at once: a validator of the mode "after" is asked only
-    where each field can be taken."""
-    told = list(faults(cast("Mapping[str, object]", given))) if isinstance(given, dict) else []
-    found = [
-        InitErrorDetails(
-            type=Fault("value_error", "{told}", {"told": each}) if isinstance(each, str) else each,
-            loc=(),
-            input=given,
-        )
-        for each in told
-    ]
-    try:
-        made = read(given)
-    except ValidationError as error:
-        found[:0] = map(_told_again, error.errors(include_url=False))
-        raise ValidationError.from_exception_data(error.title, found, hide_input=True) from None
-    if found:
-        raise ValidationError.from_exception_data(type(made).__name__, found, hide_input=True)
-    return made
-
-
 def reading_beside(
     faults: Callable[[Mapping[str, object]], Iterable[str | Fault]],
 ) -> Callable[[Any, Any, Callable[[Any], _Read]], _Read]:
-    """`read_beside` with these faults, to be given to pydantic's `model_validator` or `field_validator`."""
+    """To be given to pydantic's `model_validator` or `field_validator` of the mode "wrap". The errors of the
+    fields and the `faults` that these make together, as they were given, are told at once: a validator of the
+    mode "after" is asked only where each field can be taken."""
 
     # pydantic makes a class method of what names its first parameter so
     def reading(cls: Any, given: Any, read: Callable[[Any], _Read]) -> _Read:
-        return read_beside(given, read, faults)
+        told = list(faults(cast("Mapping[str, object]", given))) if isinstance(given, dict) else []
+        found = [
+            InitErrorDetails(
+                type=Fault("value_error", "{told}", {"told": each}) if isinstance(each, str) else each,
+                loc=(),
+                input=given,
+            )
+            for each in told
+        ]
+        try:
+            made = read(given)
+        except ValidationError as error:
+            found[:0] = map(_told_again, error.errors(include_url=False))
+            raise ValidationError.from_exception_data(error.title, found, hide_input=True) from None
+        if found:
+            raise ValidationError.from_exception_data(type(made).__name__, found, hide_input=True)
+        return made
 
     return reading
 
