@@ -6,6 +6,7 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
+from uuid import uuid4
 
 import structlog
 
@@ -57,7 +58,7 @@ class AuditedModel:
         model: models.LanguageModel,
         log: CallLog,
         clock: Clock,
-        new_id: Callable[[], str],
+        new_id: Callable[[], str] = lambda: uuid4().hex,
         *,
         name: str,
         stopwatch: Callable[[], float] = time.monotonic,

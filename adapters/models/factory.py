@@ -1,7 +1,6 @@
 """The installation's model: what is configured, with everything around it that every call gets."""
 
 import os
-import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -114,9 +113,7 @@ def build_model(
         raise CallTheOperator("llm_not_configured", f"FLOW_ENGINE_LLM_MODEL: {error}") from error
     models = [
         wrappers.RetryingModel(
-            AuditedModel(
-                wrappers.LimitedModel(vendor, limits), log, clock, lambda: uuid.uuid4().hex, name=str(name)
-            ),
+            AuditedModel(wrappers.LimitedModel(vendor, limits), log, clock, name=str(name)),
             wrappers.RetryBudget(),
             retries=retries,
             reasons=wrappers.ALSO_UNUSABLE if retry_unusable else wrappers.PASSING,

@@ -12,13 +12,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from genai_prices import Usage, calc_price
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from adapters.models.prices import price_at
 from channels.gateway import config, database, upstreams
 from channels.gateway.usage import DAY_S, UsageRecord, UsageRecords
 from channels.gateway.wire import FINISHED, ApiError, ApiRequest, Part, object_of, whole_number
@@ -339,20 +338,7 @@ def _price(kind: config.Kind, models: Sequence[str], counted: _Counted) -> float
     provider = _PRICED.get(kind)
     if provider is None:
         return 0.0
-    for model in models:
-        if model and _is_listed(provider, model):
-            spent = Usage(
-                input_tokens=counted.read, cache_read_tokens=counted.cached, output_tokens=counted.wrote
-            )
-            return float(calc_price(spent, model, provider_id=provider).total_price)
-    return None
-
-
-@lru_cache(maxsize=1_000)
-def _is_listed(provider: str, model: str) -> bool:
-    """Kept, since to find out that a model is not there takes long."""
-    try:
-        calc_price(Usage(), model, provider_id=provider)
-    except (LookupError, ValueError):
-        return False
-    return True
+    prices = (
+        price_at(provider, model, counted.read, counted.wrote, counted.cached) for model in models if model
+    )
+    return next((each for each in prices if each is not None), None)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
-from uuid import uuid4
 
 import orjson
 import structlog
@@ -360,9 +359,7 @@ class _Work:
         """The model, with a record of each call, and the name that it is asked for by."""
         parts = self._parts
         name = None if parts.overrides_model else settings.model
-        return AuditedModel(
-            parts.model, parts.journal, parts.clock, lambda: uuid4().hex, name=settings.model
-        ), name
+        return AuditedModel(parts.model, parts.journal, parts.clock, name=settings.model), name
 
     async def _asked(self, answer: models.LLMAnswer, **changes: object) -> str | None:
         """Keeps the answer and counts its tokens; the reason why the sender's runs may use no more."""
