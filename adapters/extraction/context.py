@@ -131,12 +131,24 @@ class Turn:
         return _WORD.findall(text)[-_SUPPORT_WORDS:]
 
     def declines(self, mention: Mention) -> bool:
-        return declined(self.text, mention, self.tables)
+        """ "not Monday", "Monday no", "Monday I can't": named, but not as the answer. A day is declined by
+        being busy, too, or by an answer that is put off to it."""
+        turns = self.tables.turns
+        lead = _CLAUSE_END.split(self.text[max(0, mention.start - _REACH) : mention.start])[-1]
+        plain_no = _patterns(self.tables).plain_no
+        if right_before(turns.negations).search(lead) or plain_no.match(self.text, mention.end):
+            return True
+        begin, end = clause(self.text, mention.start, mention.end, self.tables)
+        refused = (
+            (*turns.refusals, *turns.busy, *turns.postponed) if mention.kind == "date" else turns.refusals
+        )
+        return anywhere(refused).search(self.text, begin, end) is not None
 
     def names_two(self, mentions: Sequence[Mention]) -> bool:
         """ "two or three": any two that follow each other as alternatives."""
+        alternative = _patterns(self.tables).alternative
         return any(
-            alternatives(first, second, self.text, self.tables) for first, second in pairwise(mentions)
+            alternative.fullmatch(self.text, first.end, second.start) for first, second in pairwise(mentions)
         )
 
     def one_value(self, taker: Profile | None, mentions: Sequence[Mention]) -> dict[str, JsonValue]:
@@ -209,25 +221,9 @@ def is_former(text: str, mention: Mention, vocabulary: Vocabulary) -> bool:
     )
 
 
-def alternatives(first: Mention, second: Mention, text: str, vocabulary: Vocabulary) -> bool:
-    return _patterns(vocabulary).alternative.fullmatch(text, first.end, second.start) is not None
-
-
 def clause(text: str, start: int, end: int, vocabulary: Vocabulary) -> tuple[int, int]:
     """Where the clause around a mention begins and ends, in characters of `text`."""
     breaks = _patterns(vocabulary).clause_break
     begin = max((found.end() for found in breaks.finditer(text, 0, start)), default=0)
     after = breaks.search(text, end)
     return begin, after.start() if after else len(text)
-
-
-def declined(text: str, mention: Mention, vocabulary: Vocabulary) -> bool:
-    """ "not Monday", "Monday no", "Monday I can't": named, but not as the answer. A day is declined by being
-    busy, too, or by an answer that is put off to it."""
-    turns = vocabulary.turns
-    lead = _CLAUSE_END.split(text[max(0, mention.start - _REACH) : mention.start])[-1]
-    if right_before(turns.negations).search(lead) or _patterns(vocabulary).plain_no.match(text, mention.end):
-        return True
-    begin, end = clause(text, mention.start, mention.end, vocabulary)
-    refused = (*turns.refusals, *turns.busy, *turns.postponed) if mention.kind == "date" else turns.refusals
-    return anywhere(refused).search(text, begin, end) is not None

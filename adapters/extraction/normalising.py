@@ -10,7 +10,6 @@ are words. Articles that are also "one" stay words.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import Protocol, cast
@@ -65,17 +64,33 @@ class _Token:
         return self._is_word
 
 
-@dataclass(frozen=True, slots=True)
 class _Patterns:
-    fillers: re.Pattern[str]
-    not_numbers: re.Pattern[str]
-    before_ordinal: re.Pattern[str]
-    after_ordinal: re.Pattern[str]
-    zero: re.Pattern[str]
-    repeated: re.Pattern[str]
-    plus: re.Pattern[str]
-    amounts: re.Pattern[str]
-    below_one: re.Pattern[str]
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        words, dates = vocabulary.words, vocabulary.dates
+        zero, twice, thrice = map(alternation, (words.zero, words.double, words.triple))
+        months = alternation(name for names in dates.months for name in names)
+        the = r"|(?<!\w)the" if dates.bare_day_needs_ordinal else ""
+        self.fillers = re.compile(rf"{alternation(words.fillers)}(?: ?[,.])*")
+        # "2 million" is no number and another one.
+        self.not_numbers = re.compile(
+            rf"{alternation(words.not_numbers)}|(?<=[0-9] ){alternation(words.scales)}"
+        )
+        self.before_ordinal = re.compile(rf"(?:{months}(?: the)?{the}) $")
+        self.after_ordinal = re.compile(rf" (?:{alternation(dates.of)} )?{months}")
+        self.zero = re.compile(
+            rf"{zero}(?=[ ,]{{1,2}}(?:[0-9]|{zero}|{twice}|{thrice}))|(?<=[0-9] ){zero}(?!['’ ]clock)"
+        )
+        self.repeated = re.compile(rf"(?:(?P<twice>{twice})|{thrice}) (?P<digit>[0-9])(?![0-9])")
+        self.plus = re.compile(rf"{alternation(words.plus)} (?=[0-9])")
+        self.amounts = re.compile(alternation(words.amounts))
+        # "Point five", but not "at this point five of us".
+        self.below_one = re.compile(
+            rf"(?P<lead>(?:^|[.,;?!] )(?:{alternation(words.minus)} )?)(?:{zero} )?"
+            rf"{alternation(words.decimal)} (?P<digits>[0-9](?: ?[0-9])*)(?![\w.,-])"
+        )
+
+
+_patterns = cache(_Patterns)
 
 
 def normalise(text: str, vocabulary: Vocabulary) -> str:
@@ -91,32 +106,6 @@ def normalise(text: str, vocabulary: Vocabulary) -> str:
         lambda found: f"{found['lead']}0{vocabulary.decimal_mark}{found['digits'].replace(' ', '')}", text
     )
     return patterns.plus.sub("+", text)
-
-
-@cache
-def _patterns(vocabulary: Vocabulary) -> _Patterns:
-    words, dates = vocabulary.words, vocabulary.dates
-    zero, twice, thrice = map(alternation, (words.zero, words.double, words.triple))
-    months = alternation(name for names in dates.months for name in names)
-    the = r"|(?<!\w)the" if dates.bare_day_needs_ordinal else ""
-    return _Patterns(
-        fillers=re.compile(rf"{alternation(words.fillers)}(?: ?[,.])*"),
-        # "2 million" is no number and another one.
-        not_numbers=re.compile(rf"{alternation(words.not_numbers)}|(?<=[0-9] ){alternation(words.scales)}"),
-        before_ordinal=re.compile(rf"(?:{months}(?: the)?{the}) $"),
-        after_ordinal=re.compile(rf" (?:{alternation(dates.of)} )?{months}"),
-        zero=re.compile(
-            rf"{zero}(?=[ ,]{{1,2}}(?:[0-9]|{zero}|{twice}|{thrice}))|(?<=[0-9] ){zero}(?!['’ ]clock)"
-        ),
-        repeated=re.compile(rf"(?:(?P<twice>{twice})|{thrice}) (?P<digit>[0-9])(?![0-9])"),
-        plus=re.compile(rf"{alternation(words.plus)} (?=[0-9])"),
-        amounts=re.compile(alternation(words.amounts)),
-        # "Point five", but not "at this point five of us".
-        below_one=re.compile(
-            rf"(?P<lead>(?:^|[.,;?!] )(?:{alternation(words.minus)} )?)(?:{zero} )?"
-            rf"{alternation(words.decimal)} (?P<digits>[0-9](?: ?[0-9])*)(?![\w.,-])"
-        ),
-    )
 
 
 def _with_digits(text: str, vocabulary: Vocabulary, patterns: _Patterns) -> str:
