@@ -83,21 +83,6 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[jobs.Job
     }
 
 
-def job_runner(settings: Settings, parts: JobDependencies, tracing: telemetry.Tracing) -> JobRunner:
-    """Runs the jobs of `parts.memory`. Raises CallTheOperator `webhook_secret_missing`. Leases and timeouts
-    are in seconds."""
-    memory = parts.memory
-    return JobRunner(
-        RedisJobSchedule(memory.driver),
-        job_handlers(settings, parts),
-        parts.clock,
-        parts.observer,
-        tuning_of(settings),
-        tracing=tracing,
-        cause=memory.conversations.trace_of,
-    )
-
-
 def job_runners(
     settings: Settings,
     parts: JobDependencies,
@@ -108,25 +93,25 @@ def job_runners(
 
     Raises CallTheOperator `webhook_secret_missing`, `redis_needed`.
     """
-    own = job_runner(settings, parts, tracing)
-    if settings.cti_stream is None:
-        return (own,)
-    if settings.redis_url is None:
-        raise CallTheOperator("redis_needed", "FLOW_ENGINE_CTI_STREAM needs FLOW_ENGINE_REDIS_URL")
-    stream = CtiStream(parts.memory.driver, settings.cti_stream)
-    intake = CtiIntake(*agents, stream.fields)
-    in_order = replace(tuning_of(settings), concurrency=1)  # what is read follows from what was read before
-    read = JobRunner(stream, {"cti": intake.take}, parts.clock, parts.observer, in_order, tracing=tracing)
-    return (own, read)
-
-
-def tuning_of(settings: Settings) -> Tuning:
-    return Tuning(
+    memory, clock, observer = parts.memory, parts.clock, parts.observer
+    schedule, handlers = RedisJobSchedule(memory.driver), job_handlers(settings, parts)
+    tuning = Tuning(
         lease_s=settings.job_lease_s,
         timeout_s=settings.job_timeout_s,
         attempts=settings.job_attempts,
         concurrency=settings.jobs_at_once,
     )
+    cause = memory.conversations.trace_of
+    own = JobRunner(schedule, handlers, clock, observer, tuning, tracing=tracing, cause=cause)
+    if settings.cti_stream is None:
+        return (own,)
+    if settings.redis_url is None:
+        raise CallTheOperator("redis_needed", "FLOW_ENGINE_CTI_STREAM needs FLOW_ENGINE_REDIS_URL")
+    stream = CtiStream(memory.driver, settings.cti_stream)
+    intake = CtiIntake(*agents, stream.fields)
+    in_order = replace(tuning, concurrency=1)  # what is read follows from what was read before
+    read = JobRunner(stream, {"cti": intake.take}, clock, observer, in_order, tracing=tracing)
+    return (own, read)
 
 
 def check_workable(settings: Settings) -> None:

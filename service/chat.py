@@ -1,6 +1,5 @@
 """Run the chat in this process until it is stopped: its parts put together, on the stores of the engine."""
 
-import gc
 from collections.abc import AsyncGenerator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -48,7 +47,7 @@ from memory.call_budget import RedisCallBudget
 from memory.chat_in_process import InProcessChat
 from memory.chat_sessions import RedisBus, RedisChat
 from service.observing import CHAT_COUNTED, CountingObserver, ObservedCalls
-from service.serving import KeyDoor, run_until_stopped
+from service.serving import KeyDoor, collect_seldom, run_until_stopped
 from service.settings import Settings, read_settings
 from service.wiring import FlowDatabase, SystemClock, open_flow_database, open_memory, records_of
 
@@ -168,9 +167,7 @@ async def _serve(
 ) -> None:
     listening = listen(host, port)
     async with chat_service(settings, chat, authenticator, tracing=tracing) as service:
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(10_000, 50, 100)
+        collect_seldom(after=10_000)
         at = cast("int", listening.getsockname()[1])
         typer.echo(f"Chat on {origin(host, at)} (WebSocket: /v1/chat/ws). Ctrl-C stops it.", err=True)
         await chat_server(service.app).serve(sockets=[listening])

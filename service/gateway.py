@@ -1,6 +1,5 @@
 """Run the gateway in this process until it is stopped: its table of backends put together with the rest."""
 
-import gc
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,7 +27,7 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.ports.outbound import header_key
 from flow_engine.ports.telemetry import Tracing, Untraced
 from service.assistant import OwnDoor, assistant_routes
-from service.serving import KeyDoor, run_until_stopped
+from service.serving import KeyDoor, collect_seldom, run_until_stopped
 from service.settings import Settings, read_settings
 
 log: Any = structlog.get_logger("flow_engine.gateway")
@@ -133,9 +132,7 @@ async def _serve(
     more = assistant.routes() if file.workspaces else []
     try:
         async with gateway_service(settings, gateway, file, door, tracing=tracing, more_routes=more) as app:
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(50_000, 50, 100)
+            collect_seldom()
             typer.echo(f"Gateway on {origin(host, at)}/v1. Ctrl-C stops it.", err=True)
             await gateway_server(app).serve(sockets=[listening])
     finally:

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -73,15 +72,6 @@ ASK_AGAIN_S = 0.1
 
 _LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _MODEL_BUCKETS = (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 30, 60)
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """Jobs that are due and not taken, the age of the oldest of them in seconds, and jobs given up."""
-
-    waiting: int
-    oldest_s: float
-    dead_letters: int
 
 
 class CountingObserver:
@@ -175,10 +165,10 @@ class PrometheusObserver(CountingObserver):
         """Asked at every scrape."""
         self._streams.set_function(number)
 
-    def backlog_is(self, backlog: Backlog) -> None:
-        self._waiting.set(backlog.waiting)
-        self._oldest.set(backlog.oldest_s)
-        self._dead.set(backlog.dead_letters)
+    def backlog_is(self, waiting: int, oldest_s: float, dead_letters: int) -> None:
+        self._waiting.set(waiting)
+        self._oldest.set(oldest_s)
+        self._dead.set(dead_letters)
 
 
 def own_observer() -> PrometheusObserver:
@@ -312,11 +302,11 @@ class Watch:
         now = self._clock.now()
         try:
             await self._operations.note_process(self._own, now)
-            waiting, oldest_s, dead_letters = await self._operations.backlog(now)
+            backlog = await self._operations.backlog(now)
         except (RetryLater, CallTheOperator):
             self._observer.count("store_errors", store="memory")
         else:
-            self._observer.backlog_is(Backlog(waiting, oldest_s, dead_letters))
+            self._observer.backlog_is(*backlog)
 
     async def look_at_readiness(self) -> None:
         """Logs once what readiness would say, with the reason as the driver has it, and once that all is well

@@ -24,7 +24,7 @@ from api.auth import LOCAL
 from flow_engine.errors import FlowEngineError
 from flow_engine.ports.telemetry import Tracing
 from service import background, logs, supervisor, wiring
-from service.serving import end_in_order_at_a_hangup, run_until_stopped
+from service.serving import collect_seldom, end_in_order_at_a_hangup, run_until_stopped
 from service.settings import Settings, refusal_line
 
 FINISHED_WITHIN_S: Final = 10
@@ -170,15 +170,8 @@ async def opened(service: wiring.Service, settings: Settings) -> AsyncGenerator[
                 taking = await stack.enter_async_context(jobs.Worker(runner).running())
                 taking.add_done_callback(_report)
         service.app.openapi()  # kept from now on: made during a request it would hold up the others
-        _collect_seldom()
+        collect_seldom()
         yield service.app
-
-
-def _collect_seldom() -> None:
-    """Fewer and later collections: what lives now stays, and requests and jobs make few cycles."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 100)
 
 
 def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:
@@ -237,7 +230,7 @@ async def _work(settings: Settings, metrics_port: int | None, tracing: Tracing) 
         port = metrics_port or settings.worker_metrics_port
         if port is not None:
             _serve_metrics(settings.worker_metrics_host, port, service.metrics.registry)
-        _collect_seldom()
+        collect_seldom()
         typer.echo("Flow Engine's worker runs. Ctrl-C stops it.", err=True)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait({*working, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -153,7 +153,7 @@ class _Run:
     async def file(self, path: Path) -> report.FileReport:
         file, shown = format_filename(path), ""
         try:
-            reading = parsing.read_scenarios(_read(path, yaml_text.MAX_BYTES))
+            reading = parsing.read_scenarios(read_bounded(path, yaml_text.MAX_BYTES))
             document = self.document_of(path, reading)
             shown = _shown(document)
             known = await self.known_flow(document, shown, reading)
@@ -222,7 +222,9 @@ class _Run:
         limits = self._options.limits
         place = ""
         try:
-            text = _read(document, 2 * limits.max_bytes)  # a sample's wrapping and white space come on top
+            text = read_bounded(
+                document, 2 * limits.max_bytes
+            )  # a sample's wrapping and white space come on top
             file = unwrapped(parse_json(text, limits), text)
             place = file.place
             submission = self._submissions.check(
@@ -249,7 +251,7 @@ def _shown(document: Path) -> str:
     return format_filename(os.path.relpath(document))
 
 
-def _read(path: Path, at_most: int) -> bytes:
+def read_bounded(path: Path, at_most: int) -> bytes:
     """One byte more than `at_most` at most: whoever parses it refuses what is longer."""
     with path.open("rb") as file:
         return file.read(at_most + 1)

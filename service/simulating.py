@@ -16,7 +16,7 @@ from flow_engine.testing.yaml_text import MAX_BYTES, Mistake
 from service import late
 from service.logs import StandardError, configure_logging
 from service.replaying import Unreadable
-from service.scenarios import RunOptions, installed_flow
+from service.scenarios import RunOptions, installed_flow, read_bounded
 from service.settings import Settings
 
 
@@ -61,10 +61,13 @@ def simulate(order: Order, settings: Settings) -> Simulated:
 
 async def simulate_with(order: Order, settings: Settings, model: LanguageModel) -> Simulated:
     """By that model, unless recorded runs are played. Raises as `simulate`."""
-    persona, recording = simulation.reading_of(simulation.Persona, _read(order.persona)), None
+    persona, recording = (
+        simulation.reading_of(simulation.Persona, read_bounded(order.persona, MAX_BYTES)),
+        None,
+    )
     unplayable: list[str] = []
     if order.recorded is not None:
-        recording = simulation.reading_of(simulation.Recording, _read(order.recorded))
+        recording = simulation.reading_of(simulation.Recording, read_bounded(order.recorded, MAX_BYTES))
         unplayable = _lines(order.recorded, recording.mistakes)
     options = RunOptions(limits=settings.document_limits)
     try:
@@ -97,8 +100,3 @@ def _refuse(persona: Sequence[str], recording: Sequence[str], *version: str) -> 
     """Raises Unreadable with all of these, if one of the first two has any."""
     if persona or recording:
         raise Unreadable(*persona, *recording, *version)
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_BYTES + 1)

@@ -74,10 +74,7 @@ class VoiceDependencies:
 
 
 def open_call_of(
-    config: models.VoiceConfig,
-    builders: Builders,
-    outbound: OutboundSender,
-    clock: Callable[[], datetime],
+    config: models.VoiceConfig, outbound: OutboundSender, clock: Callable[[], datetime]
 ) -> OpenCall:
     """With a flow, its engine is asked by `outbound` as well, as in a replay. `clock` is aware and in UTC.
     Nothing is sent before the call."""
@@ -92,7 +89,7 @@ def open_call_of(
             transport=replay.OutboundTransport(outbound),
         )
         return flows.open_call(outbound)
-    return call_handler.open_configured(config, outbound, clock=clock, builders=builders)
+    return call_handler.open_configured(config, outbound, clock=clock, builders=installed_builders(clock))
 
 
 class VoiceAnswering:

@@ -12,7 +12,6 @@ from typing import cast
 import orjson
 import typer
 
-from channels.http_tools.body_builders import installed_builders
 from channels.voice.call.ports import OpenCall
 from channels.voice.carriers.carrier import StreamCodec
 from channels.voice.carriers.table import CARRIERS
@@ -54,7 +53,7 @@ def replay_to_output(
     def open_for(
         outbound: OutboundSender, wall: Callable[[], datetime], clock: Callable[[], float]
     ) -> OpenCall:
-        return open_call_of(loaded.config, installed_builders(wall), outbound, wall)
+        return open_call_of(loaded.config, outbound, wall)
 
     try:
         entries = tuple(read_recording(events.read_bytes(), codec))

@@ -219,8 +219,7 @@ def diagram(
             case Format.SVG:
                 drawn = asyncio.run(Graphviz().svg(dot(version)))
     except OSError as error:
-        typer.echo(f"{file}: {error.strerror}", err=True)
-        raise typer.Exit(UNREADABLE) from None
+        raise _unreadable(f"{file}: {error.strerror}") from None
     except FlowEngineError as error:
         no_json = error.code == "json_invalid"
         for each in error.findings if isinstance(error, CorrectTheInput) and not no_json else ():
@@ -238,8 +237,14 @@ def _write(file: Path, content: bytes) -> None:
     try:
         file.write_bytes(content)
     except OSError as error:
-        typer.echo(f"{file}: {error.strerror}", err=True)
-        raise typer.Exit(UNREADABLE) from None
+        raise _unreadable(f"{file}: {error.strerror}") from None
+
+
+def _unreadable(*lines: str) -> typer.Exit:
+    """The end of a command, once these are on standard error."""
+    for line in lines:
+        typer.echo(line, err=True)
+    return typer.Exit(UNREADABLE)
 
 
 @commands.command("diff")
@@ -283,18 +288,14 @@ def _version_in(name: str) -> Mapping[str, object]:
         text = _bytes_of(name)
         file = unwrapped(parse_json(text), text)
     except OSError as error:
-        typer.echo(f"{name}: {error.strerror or 'cannot be read'}", err=True)
-        raise typer.Exit(UNREADABLE) from None
+        raise _unreadable(f"{name}: {error.strerror or 'cannot be read'}") from None
     except CorrectTheInput as error:
-        typer.echo(f"{name}: {error.detail}", err=True)
-        raise typer.Exit(UNREADABLE) from None
+        raise _unreadable(f"{name}: {error.detail}") from None
     if not isinstance(file.version, Mapping):
-        typer.echo(f"{name}: a version document is a JSON object", err=True)
-        raise typer.Exit(UNREADABLE)
-    for each in file.changed:
-        typer.echo(f"{name}:{file.place}{each.pointer}: {each.code} {each.message}", err=True)
+        raise _unreadable(f"{name}: a version document is a JSON object")
     if file.changed:
-        raise typer.Exit(UNREADABLE)
+        told = [f"{name}:{file.place}{each.pointer}: {each.code} {each.message}" for each in file.changed]
+        raise _unreadable(*told)
     return cast("Mapping[str, object]", file.version)
 
 
@@ -354,8 +355,7 @@ def play(
     if junit is not None:
         _write(junit, results.as_junit(report))
     if not report.scenarios and not report.unreadable:
-        typer.echo(f"no scenario has {name_part!r} in its name", err=True)
-        raise typer.Exit(UNREADABLE)
+        raise _unreadable(f"no scenario has {name_part!r} in its name")
     if report.unreadable:
         raise typer.Exit(UNREADABLE)
     if report.failed or report.shortfalls:
@@ -400,9 +400,7 @@ def replay(
             return
         done = replaying.replay_on(target, source)
     except replaying.Unreadable as unreadable:
-        for line in unreadable.lines:
-            typer.echo(line, err=True)
-        raise typer.Exit(UNREADABLE) from None
+        raise _unreadable(*unreadable.lines) from None
     report, reports = done.report(), late.replay_reports
     if as_json:
         typer.echo(orjson.dumps(report, option=orjson.OPT_INDENT_2))
@@ -451,15 +449,11 @@ def simulate(
     try:
         done = late.simulating.simulate(order, read_settings(Settings))
     except OSError as error:
-        typer.echo(f"{error.filename}: {error.strerror}", err=True)
-        raise typer.Exit(UNREADABLE) from None
+        raise _unreadable(f"{error.filename}: {error.strerror}") from None
     except late.replaying.Unreadable as unreadable:
-        for line in unreadable.lines:
-            typer.echo(line, err=True)
-        raise typer.Exit(UNREADABLE) from None
+        raise _unreadable(*unreadable.lines) from None
     except ModelFailed as failed:
-        typer.echo(f"the model failed: {failed}", err=True)
-        raise typer.Exit(UNREADABLE) from None
+        raise _unreadable(f"the model failed: {failed}") from None
     found = done.persona, done.verdicts
     if junit is not None:
         _write(junit, late.simulation.as_junit(*found))

@@ -218,9 +218,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
 
 @chat.command("serve")
 def serve_chat(
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; others than loopback need API keys.")
-    ] = "127.0.0.1",
+    host: HOST = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0: any free one.")] = 8090,
 ) -> None:
     """Serve the agents table and the chat until SIGINT or SIGTERM."""
