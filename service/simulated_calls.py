@@ -19,20 +19,18 @@ from api.app import HotEndpoints
 from api.auth import ALL_SCOPES, Headers, LocalOnly, Principal
 from api.conversations import AgentRoutes, MemoryRoutes
 from api.gateway import Guarded, Metrics, WayIn
-from channels.engine_client.tools import END_CALL
 from channels.voice.carriers.carrier import CALL_ID_PARAMETER
-from channels.voice.flow.task_context import CONVERSATION_PARAMETER, WHEN_TO_END
+from channels.voice.flow.task_context import CONVERSATION_PARAMETER, END_CALL_SPEC
 from channels.voice.runner import PHONE_PARAMETERS
 from channels.voice.testing import persona_calls, script
 from channels.voice.testing.realtime_session import RealtimeSession
 from flow_engine.errors import CorrectTheInput, Finding
-from flow_engine.ports.models import LanguageModel, LLMRequest, Message, ModelFailed, ToolCall, ToolSpec, ask
+from flow_engine.ports.models import LanguageModel, LLMRequest, Message, ModelFailed, ToolCall, ask
 from flow_engine.ports.telemetry import Untraced
 from flow_engine.testing import simulated_user, simulation
 from flow_engine.testing.bench import START, InstalledFlow
 from flow_engine.testing.expectations import Outcome
 
-_END = ToolSpec(END_CALL, WHEN_TO_END, {"type": "object", "properties": {}})
 _T = TypeVar("_T")
 
 
@@ -124,7 +122,7 @@ class _Thinking:
                     role = "assistant" if item.role == "assistant" else "user"
                     messages.append(Message(role, item.text or "…"))
         request = LLMRequest(
-            tuple(messages), tools=(*simulated_user.AGENT_TOOLS, _END), purpose="simulated_agent"
+            tuple(messages), tools=(*simulated_user.AGENT_TOOLS, END_CALL_SPEC), purpose="simulated_agent"
         )
         message = self._engine.wait_for(ask(self._model, request)).message
         words, intents = message.content.strip()[: simulation.LONGEST], list[persona_calls.Intent]()

@@ -41,13 +41,13 @@ from channels.engine_client.replies import (
     StateConflict,
     TaskRefused,
 )
-from channels.engine_client.toolbox import TaskTools, Toolbox, ToolListCache, spec_of
+from channels.engine_client.toolbox import TaskTools, Toolbox, ToolListCache
 from channels.engine_client.tools import (
     CHANGE_TASK,
     END_CALL,
     TaskTool,
     change_asked_for,
-    change_task_declaration,
+    change_task_spec,
     task_names,
     with_missing,
 )
@@ -329,12 +329,12 @@ class FlowAgents:
                 reachable = with_missing(reachable, await self._engine.memory(talk.contact.conversation_id))
             changes = {"prompt": tagged.reply.prompt, "reachable_tasks": reachable}
             scene.data = scene.data.model_copy(update=changes)
-        change = change_task_declaration(scene.data.reachable_tasks, scene.data.returns_to)
-        declared = [tool.declaration() for tool in scene.tools.tools]
+        change = change_task_spec(scene.data.reachable_tasks, scene.data.returns_to)
+        specs = (change, *(tool.spec for tool in scene.tools.tools), *_OWN_TOOLS)
         model, temperature = agents.chosen_model(row, scene.data.llm)
         llm_request = models.LLMRequest(
             messages=(models.Message("system", scene.data.prompt), *request.before, *talk.turns),
-            tools=[*map(spec_of, declared if change is None else [change, *declared]), *_OWN_TOOLS],
+            tools=[spec for spec in specs if spec is not None],
             model=model,
             max_tokens=agents.MAX_TOKENS,
             temperature=temperature,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 from cachetools import TLRUCache
@@ -15,7 +15,6 @@ from adapters.models.tools import Approval, Tool, ToolRegistry
 from channels.engine_client import client, mcp_tools, replies
 from channels.engine_client.tools import (
     CallContext,
-    Declaration,
     TaskTool,
     VariablesMissing,
     call_arguments,
@@ -24,7 +23,6 @@ from channels.engine_client.tools import (
     task_tools,
 )
 from flow_engine.json_paths import mapped_values
-from flow_engine.ports.models import ToolSpec
 from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.agents")
@@ -38,12 +36,6 @@ AWAY_S: Final = 10.0
 MOST_SERVERS: Final = 256
 
 Ran = Callable[[TaskTool, JsonValue], Awaitable[None]]
-
-
-def spec_of(declared: Declaration) -> ToolSpec:
-    """A tool as models of text take it."""
-    parameters = cast("Mapping[str, object]", declared["parameters"])
-    return ToolSpec(str(declared["name"]), str(declared["description"]), parameters)
 
 
 class ToolListCache:
@@ -176,9 +168,8 @@ class Toolbox:
             await self._ran(tool, answer)
             return answer
 
-        spec = ToolSpec(tool.name, tool.listed.description, tool.parameters)
         try:
-            registry.register(Tool(spec, run))
+            registry.register(Tool(tool.spec, run))
         except ValueError as error:
             log.warning("mcp_tools_left_out", tool=tool.listed.name, reason=str(error))
             return False

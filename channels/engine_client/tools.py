@@ -1,4 +1,4 @@
-"""The tools that a task gives to the model, as declarations and as calls (V2). Pure: no call is made here.
+"""The tools that a task gives to the model, as it sees them and as calls (V2). Pure: no call is made here.
 
 Who fills in a parameter of an MCP tool:
 
@@ -21,6 +21,7 @@ import orjson
 from channels.engine_client import replies
 from channels.engine_client.mcp_tools import McpTool
 from flow_engine.json_values import as_object
+from flow_engine.ports.models import ToolSpec
 from flow_engine.values import JsonValue
 
 CHANGE_TASK: Final = "change_task"
@@ -55,8 +56,6 @@ META_MEMORY: Final = "flow-engine/memory"
 _NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
 
-Declaration = Mapping[str, JsonValue]
-
 
 class VariablesMissing(Exception):
     """Required parameters whose variables have no value: the call fails before anything is sent. `variables`
@@ -84,8 +83,9 @@ class TaskTool:
     def takes_variables(self) -> bool:
         return any(parameter.assignment_strategy == "variable" for parameter in self.assigned)
 
-    def declaration(self) -> Declaration:
-        return function(self.name, self.listed.description, self.parameters)
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(self.name, self.listed.description, self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +120,7 @@ class CallContext:
         return self.memory.model_dump(by_alias=True, mode="json")
 
 
-def function(name: str, description: str, parameters: Mapping[str, object]) -> Declaration:
-    return {
-        "type": "function",
-        "name": name,
-        "description": description,
-        "parameters": cast("JsonValue", dict(parameters)),
-    }
-
-
-# --- declarations ----------------------------------------------------------------------------------
+# --- what the model sees ----------------------------------------------------------------------------
 
 
 def with_missing(
@@ -148,11 +139,11 @@ def with_missing(
     )
 
 
-def change_task_declaration(
+def change_task_spec(
     tasks: Sequence[replies.ReachableTask], returns_to: str | None = None
-) -> Declaration | None:
-    """The tool that moves to one of `tasks`, or `back` to the task `returns_to`, its parameters in JSON
-    Schema; None where there is nowhere to go. `change_asked_for` reads a call of it."""
+) -> ToolSpec | None:
+    """The tool that moves to one of `tasks`, or `back` to the task `returns_to`; None where there is nowhere
+    to go. `change_asked_for` reads a call of it."""
     if not tasks and returns_to is None:
         return None
     names = task_names(tasks)
@@ -169,7 +160,7 @@ def change_task_declaration(
         "required": ["task"],
         "additionalProperties": False,
     }
-    return function(CHANGE_TASK, description, schema)
+    return ToolSpec(CHANGE_TASK, description, schema)
 
 
 def change_asked_for(arguments: Mapping[str, JsonValue]) -> tuple[str, str | None]:

@@ -26,12 +26,12 @@ from adapters.models.tools import Approval, Arguments, Tool
 from channels.engine_client import client, replies
 from channels.engine_client.approvals import SENT, HeldTexts, is_decided
 from channels.engine_client.mcp_tools import McpServers
-from channels.engine_client.toolbox import Toolbox, ToolListCache, spec_of
+from channels.engine_client.toolbox import Toolbox, ToolListCache
 from channels.engine_client.tools import (
     REASON_CHARS,
     TaskTool,
     change_asked_for,
-    change_task_declaration,
+    change_task_spec,
     task_names,
 )
 from channels.mail.config import FlowChoice as DeclaredFlow
@@ -165,7 +165,7 @@ class EngineContact:
                 now = await self._now()  # what the tool has found led on to another task
                 return {"answer": answer, "task": now.task_name, "type": now.task_type, "prompt": now.prompt}
 
-            return Tool(spec_of(tool.declaration()), run)
+            return Tool(tool.spec, run)
 
         own += [of_server(tool) for tool in tools.tools]
         return FlowTask(prompt, tuple(own), is_quiet=_is_a_persons(data))
@@ -252,8 +252,8 @@ class EngineContact:
         return f"{self._run.run_id}-tool-{self._tools_ran}-{self._clock.now().timestamp():.6f}"
 
     def _change_task_tool(self, data: replies.AgentData) -> Tool | None:
-        declared = change_task_declaration(data.reachable_tasks, data.returns_to)
-        if declared is None:
+        spec = change_task_spec(data.reachable_tasks, data.returns_to)
+        if spec is None:
             return None
 
         async def run(arguments: Mapping[str, JsonValue]) -> object:
@@ -272,7 +272,7 @@ class EngineContact:
             self._data = reply
             return {"result": True, "task": reply.task_name, "type": reply.task_type, "prompt": reply.prompt}
 
-        return Tool(spec_of(declared), run)
+        return Tool(spec, run)
 
 
 def _is_a_persons(data: replies.AgentData) -> bool:

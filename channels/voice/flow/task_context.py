@@ -9,14 +9,16 @@ for is taken over, everything else stays as the agent's own configuration says.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 
 from channels.engine_client import client, replies, toolbox
-from channels.engine_client.tools import END_CALL, Declaration, change_task_declaration, function
+from channels.engine_client.tools import END_CALL, change_task_spec
 from channels.voice.call.ports import Caller, EndReason, SessionSettings, TurnDetection
+from channels.voice.config.declarations import Declaration
 from channels.voice.config.vocabulary import VOICES
+from flow_engine.ports.models import ToolSpec
 from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.voice")
@@ -190,8 +192,10 @@ NOT_SPOKEN: Final = (
 """Takes the place of the prompt in a task with approval: a model that speaks cannot be held back, and what it
 has not been given it does not say."""
 
-WHEN_TO_END: Final = (
-    "Hang up. Call it after saying goodbye, when the caller needs nothing more or wants to end the call."
+END_CALL_SPEC: Final = ToolSpec(
+    END_CALL,
+    "Hang up. Call it after saying goodbye, when the caller needs nothing more or wants to end the call.",
+    {"type": "object", "properties": {}},
 )
 TRY_AGAIN: Final = "The change cannot be made at the moment. Go on in this task and try once more later."
 
@@ -204,9 +208,6 @@ def nobody_spoke(seconds: float, times: int) -> str:
     return f"{silence} Ask in one short sentence whether they are still there, or repeat your last question."
 
 
-_END_CALL: Final = function(END_CALL, WHEN_TO_END, {"type": "object", "properties": {}})
-
-
 @dataclass(frozen=True, slots=True)
 class TaskContext:
     """`reachable` are the tasks of `data`, with what is missing as it was last known."""
@@ -216,9 +217,18 @@ class TaskContext:
     reachable: tuple[replies.ReachableTask, ...]
 
     def declarations(self) -> tuple[Declaration, ...]:
-        change = change_task_declaration(self.reachable, self.data.returns_to)
-        every = (change, *(tool.declaration() for tool in self.tools.tools), _END_CALL)
-        return tuple(tool for tool in every if tool is not None)
+        change = change_task_spec(self.reachable, self.data.returns_to)
+        every = (change, *(tool.spec for tool in self.tools.tools), END_CALL_SPEC)
+        return tuple(_declared(spec) for spec in every if spec is not None)
+
+
+def _declared(spec: ToolSpec) -> Declaration:
+    return {
+        "type": "function",
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": cast("JsonValue", dict(spec.parameters)),
+    }
 
 
 def session_settings(

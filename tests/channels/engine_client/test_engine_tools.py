@@ -21,11 +21,12 @@ from channels.engine_client.tools import (
     VariablesMissing,
     call_arguments,
     change_asked_for,
-    change_task_declaration,
+    change_task_spec,
     task_names,
     task_tools,
     with_missing,
 )
+from flow_engine.ports.models import ToolSpec
 
 ENGINE_MCP = "http://127.0.0.1:8080/mcp"
 AGENDA = "https://mcp.example.com/agenda"
@@ -92,19 +93,15 @@ class TestWhatTheModelSees:
             memory={"type": "object"},
         )
         bound = only(tool, what=("variable", "visit"), when=("prompt", "The day"), limit=("fixed", "5"))
-        assert bound.declaration() == {
-            "type": "function",
-            "name": "book",
-            "description": "What book does",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "when": {"type": "string", "description": "The day\nISO 8601"},
-                    "note": {"type": "string"},
-                },
-                "required": ["when"],
+        parameters = {
+            "type": "object",
+            "properties": {
+                "when": {"type": "string", "description": "The day\nISO 8601"},
+                "note": {"type": "string"},
             },
+            "required": ["when"],
         }
+        assert bound.spec == ToolSpec("book", "What book does", parameters)
 
     def test_only_tools_that_are_selected_and_really_there_are_offered(self) -> None:
         servers = server(selected("book"), selected("gone")), server(selected("x"), url="https://away/")
@@ -225,10 +222,10 @@ def task(task_id: str, name: str, *required: str, missing: tuple[str, ...] = ())
 
 class TestChangeTask:
     def test_the_tasks_stand_in_the_schema_with_what_they_need_and_lack(self) -> None:  # V2
-        declaration: Any = change_task_declaration(
+        spec: Any = change_task_spec(
             [task("1", "booking", "visit", "day", missing=("day",)), task("2", "goodbye")]
         )
-        asked = declaration["parameters"]["properties"]["task"]
+        asked = spec.parameters["properties"]["task"]
         assert asked["enum"] == ["booking", "goodbye"]
         assert asked["description"].splitlines()[1:] == [
             "- booking (AIO): Enter for booking Requires: visit, day. Still missing: day.",
@@ -236,32 +233,32 @@ class TestChangeTask:
         ]
 
     def test_a_digression_offers_the_way_back(self) -> None:  # V2
-        declaration: Any = change_task_declaration([task("2", "goodbye")], "booking")
-        asked = declaration["parameters"]["properties"]["task"]
+        spec: Any = change_task_spec([task("2", "goodbye")], "booking")
+        asked = spec.parameters["properties"]["task"]
         assert asked["enum"] == ["goodbye", "back"]
         assert asked["description"].splitlines()[-1].startswith("- back: return to 'booking'")
-        assert change_task_declaration([], "booking") is not None
+        assert change_task_spec([], "booking") is not None
 
     def test_a_condition_that_is_not_met_is_told_with_its_reason(self) -> None:  # V2
         closed = task("1", "loan").model_copy(
             update={"condition": ConditionState(met=False, reason="Only adults.")}
         )
-        declaration: Any = change_task_declaration([closed])
-        asked = declaration["parameters"]["properties"]["task"]
+        spec: Any = change_task_spec([closed])
+        asked = spec.parameters["properties"]["task"]
         assert asked["description"].endswith("Not open yet: Only adults.")
         assert not closed.can_be_entered
 
     def test_the_model_may_say_why(self) -> None:  # journal: the model's reason
-        declaration: Any = change_task_declaration([task("2", "goodbye")])
-        assert declaration["parameters"]["properties"]["reason"]["type"] == "string"
-        assert declaration["parameters"]["required"] == ["task"]
+        spec: Any = change_task_spec([task("2", "goodbye")])
+        assert spec.parameters["properties"]["reason"]["type"] == "string"
+        assert spec.parameters["required"] == ["task"]
         assert change_asked_for({"task": "goodbye", "reason": " Done. "}) == ("goodbye", "Done.")
         assert change_asked_for({"task": "goodbye", "reason": "x" * 3_000}) == ("goodbye", "x" * 2_000)
         for reason in ({}, {"reason": ""}, {"reason": None}, {"reason": 3}):
             assert change_asked_for({"task": 1, **reason}) == ("", None)
 
     def test_without_a_task_there_is_no_tool(self) -> None:
-        assert change_task_declaration([]) is None
+        assert change_task_spec([]) is None
 
     def test_a_name_that_could_mean_two_gives_way_to_the_id(self) -> None:
         tasks = [task("1", "same"), task("2", "same"), task("3", "1"), task("4", "own"), task("own2", "own2")]
@@ -281,7 +278,7 @@ class TestAnEngineThatKnowsMore:
             {**data().model_dump(by_alias=True), "taskType": "EXT", "reachableTasks": [task]}
         )
         assert read.task_type == "EXT"
-        declared = change_task_declaration(read.reachable_tasks)
+        declared = change_task_spec(read.reachable_tasks)
         assert declared is not None
         assert "extra (EXT): Does more." in str(declared)
 

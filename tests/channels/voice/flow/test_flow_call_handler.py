@@ -131,6 +131,7 @@ class TestAWholeCall:
     async def test_a_tool_gets_the_ids_the_fixed_values_and_the_memory(self) -> None:  # V2
         async with flow_call(health_booking(), mcp=Clinic) as call:
             await call.opened()
+            assert {tool["type"] for tool in call.tools().values()} == {"function"}
             schema = call.tools()["cerca_prestazione"]["parameters"]
             assert list(schema["properties"]) == ["testo"]
             assert schema["properties"]["testo"]["description"].startswith("Il nome della visita")
