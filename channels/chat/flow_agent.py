@@ -78,16 +78,9 @@ log: Any = structlog.get_logger("flow_engine.chat")
 
 
 @dataclass(slots=True)
-class _Scene:
-    """Where a conversation is, and what its model may call."""
-
-    data: AgentData
-    tools: TaskTools
-
-
-@dataclass(slots=True)
 class _Talk:
-    """One answer. `turns` are its messages, the user's included; `commands` tell it where it has moved."""
+    """One answer. `data` tells where its conversation is, `tools` what its model may call there. `turns` are
+    its messages, the user's included; `commands` tell it where it has moved."""
 
     request: AnswerRequest
     agent: agents.ChatAgent
@@ -95,6 +88,8 @@ class _Talk:
     turn: ToolTurn
     toolbox: Toolbox
     contact: client.Contact
+    data: AgentData = field(init=False)
+    tools: TaskTools = field(init=False)
     turns: list[models.Message] = field(default_factory=list[models.Message])
     commands: list[str] = field(default_factory=list[str])
 
@@ -207,11 +202,11 @@ class FlowAgents:
     async def _answered(self, talk: _Talk) -> FinalState:
         request, flow = talk.request, cast("FlowRun", talk.request.state.flow)
         is_new = flow.task is None
-        data = await self._enter(talk)
+        await self._enter(talk)
         talk.turns = [models.Message("user", request.content)]
-        scene = _Scene(data, await talk.toolbox.of_task(data))
+        talk.tools = await talk.toolbox.of_task(talk.data)
         if flow.held is not None:  # another replica has asked the model
-            final = await self._released(talk, scene, flow.held)
+            final = await self._released(talk, flow.held)
             if final is not None:
                 return final
             talk.turns.insert(1, models.Message("assistant", flow.held.text))
@@ -219,38 +214,38 @@ class FlowAgents:
         else:
             name = f"{request.ref.session_id}-{request.id}"
             await self.people.report(talk.contact, "user", request.content, message_id=name)
-            if data.is_with_person:
+            if talk.data.is_with_person:
                 return "done"
-            talk.turns[:0] = commands_of(flow, data.command if is_new else None)
+            talk.turns[:0] = commands_of(flow, talk.data.command if is_new else None)
         for _ in range(MAX_ITERATIONS):
-            answer = await self._asked_model(talk, scene)
+            answer = await self._asked_model(talk)
             talk.turns.append(answer.message)
             if not answer.message.tool_calls:
-                final = await self._uttered(talk, scene, answer.text, "done", is_shown=True)
+                final = await self._uttered(talk, answer.text, "done", is_shown=True)
                 if final is not None:
                     return final
-            elif not scene.data.approval_required:  # else they were not shown
+            elif not talk.data.approval_required:  # else they were not shown
                 await self.people.report(talk.contact, "bot", answer.text)
             for call in answer.message.tool_calls:
-                final = await self._called(talk, scene, call)
+                final = await self._called(talk, call)
                 if final is not None:
                     return final
         await request.frames.error("max_iterations", phrase("too_long", request.state.language))
         return "refused"
 
     async def _uttered(
-        self, talk: _Talk, scene: _Scene, text: str, final: FinalState, *, is_shown: bool = False
+        self, talk: _Talk, text: str, final: FinalState, *, is_shown: bool = False
     ) -> FinalState | None:
         """The last words of an answer, which then ends in `final`. In a task with approval they wait for a
         person: None where that person does not let them be sent, and the model has another try."""
         request, flow = talk.request, cast("FlowRun", talk.request.state.flow)
-        if scene.data.approval_required and text.strip():
-            last = scene.data.approval
+        if talk.data.approval_required and text.strip():
+            last = talk.data.approval
             after = 0 if last is None else last.approval_id
             held = HeldText(message=request.id, text=text, after=after, final=final)
             flow.held = held
             await request.keep()
-            state = await self._released(talk, scene, held)
+            state = await self._released(talk, held)
             flow.held = None
             return state
         if not is_shown:
@@ -258,22 +253,22 @@ class FlowAgents:
         await self.people.report(talk.contact, "bot", text)
         return final
 
-    async def _released(self, talk: _Talk, scene: _Scene, held: HeldText) -> FinalState | None:
+    async def _released(self, talk: _Talk, held: HeldText) -> FinalState | None:
         """As a person decides on the text that is held: the state in which the answer ends, None where it is
         the model's turn again."""
         request, flow = talk.request, cast("FlowRun", talk.request.state.flow)
-        known = scene.data.approval
+        known = talk.data.approval
         try:
             if known is None or known.approval_id <= held.after:
                 known = await self.people.texts(request.ref.tenant_id, flow).submit(held.text)
         except StateConflict:
-            scene.data = await self._enter(talk)
-            if scene.data.is_with_person:
+            await self._enter(talk)
+            if talk.data.is_with_person:
                 return "done"
             raise
-        scene.data = await self._enter(talk)
-        if scene.data.approval is not None and scene.data.approval.approval_id == known.approval_id:
-            known = scene.data.approval
+        await self._enter(talk)
+        if talk.data.approval is not None and talk.data.approval.approval_id == known.approval_id:
+            known = talk.data.approval
         fate, approval = await self.people.awaited(request, flow, known)
         talk.commands = [each for each in talk.commands if not each.startswith(_ABOUT_TEXTS)]
         match fate:
@@ -295,11 +290,10 @@ class FlowAgents:
             log.warning("answer_not_reported", reason=str(error))
         return held.final
 
-    async def _enter(self, talk: _Talk) -> AgentData:
+    async def _enter(self, talk: _Talk) -> None:
         """The conversation as it is now, and the user is shown its task."""
-        data = await self._where(talk.request.ref, talk.request.state, talk.agent)
-        await self._show_task(talk.request, data)
-        return data
+        talk.data = await self._where(talk.request.ref, talk.request.state, talk.agent)
+        await self._show_task(talk)
 
     async def _where(self, ref: SessionRef, state: SessionState, agent: agents.ChatAgent) -> AgentData:
         """The conversation as it is now; the engine tells a known contact where it is. Raises EngineError."""
@@ -312,28 +306,28 @@ class FlowAgents:
         new = client.NewContact(contact, choice, "chat", facts=user, language=state.language)
         return await self._engine.new_contact(new)
 
-    async def _asked_model(self, talk: _Talk, scene: _Scene) -> models.LLMAnswer:
+    async def _asked_model(self, talk: _Talk) -> models.LLMAnswer:
         """The model's turn; its text is shown while it comes."""
         request, row = talk.request, talk.agent.row
         # The prompt of the moment, which knows the values of what was just said; and all of the task where
         # the conversation has gone on to another one.
         tagged = await self._engine.prompt(talk.contact.conversation_id, wait_ms=PROMPT_WAIT_MS)
         if talk.commands:
-            scene.data = await self._enter(talk)
-            scene.tools = await talk.toolbox.of_task(scene.data)
+            await self._enter(talk)
+            talk.tools = await talk.toolbox.of_task(talk.data)
             talk.turns += [models.Message("user", command) for command in talk.commands]
             talk.commands.clear()
         elif tagged is not None:
-            reachable = scene.data.reachable_tasks
+            reachable = talk.data.reachable_tasks
             if any(task.required_variables for task in reachable):
                 reachable = with_missing(reachable, await self._engine.memory(talk.contact.conversation_id))
             changes = {"prompt": tagged.reply.prompt, "reachable_tasks": reachable}
-            scene.data = scene.data.model_copy(update=changes)
-        change = change_task_spec(scene.data.reachable_tasks, scene.data.returns_to)
-        specs = (change, *(tool.spec for tool in scene.tools.tools), *_OWN_TOOLS)
-        model, temperature = agents.chosen_model(row, scene.data.llm)
+            talk.data = talk.data.model_copy(update=changes)
+        change = change_task_spec(talk.data.reachable_tasks, talk.data.returns_to)
+        specs = (change, *(tool.spec for tool in talk.tools.tools), *_OWN_TOOLS)
+        model, temperature = agents.chosen_model(row, talk.data.llm)
         llm_request = models.LLMRequest(
-            messages=(models.Message("system", scene.data.prompt), *request.before, *talk.turns),
+            messages=(models.Message("system", talk.data.prompt), *request.before, *talk.turns),
             tools=[spec for spec in specs if spec is not None],
             model=model,
             max_tokens=agents.MAX_TOKENS,
@@ -343,9 +337,9 @@ class FlowAgents:
             deltas=True,
             conversation=request.conversation,
         )
-        return await agents.shown(self._model, llm_request, talk.run, hidden=scene.data.approval_required)
+        return await agents.shown(self._model, llm_request, talk.run, hidden=talk.data.approval_required)
 
-    async def _called(self, talk: _Talk, scene: _Scene, call: models.ToolCall) -> FinalState | None:
+    async def _called(self, talk: _Talk, call: models.ToolCall) -> FinalState | None:
         """Runs a call of the model. The state that ends the answer, None where it goes on."""
         result: JsonValue = {"error": "a person has rejected this text"}
         match call.name:
@@ -355,35 +349,35 @@ class FlowAgents:
                 except ValidationError as error:
                     result = {"error": "; ".join(breaches_of(error))}
                 else:
-                    final = await self._uttered(talk, scene, text, state)
+                    final = await self._uttered(talk, text, state)
                     if final is not None:
                         return final
             case "end_call":
                 final: FinalState | None = "done"
                 words = next(each.content for each in reversed(talk.turns) if each.role == "assistant")
-                if scene.data.approval_required and words.strip():
-                    final = await self._uttered(talk, scene, words, "done")
+                if talk.data.approval_required and words.strip():
+                    final = await self._uttered(talk, words, "done")
                 if final is not None:
                     await self.end(talk.request.ref.tenant_id, talk.request.state, "bot_hung_up")
                     talk.request.state.flow = None
                     return final
             case "change_task":
-                result = await self._change_task(talk, scene, call)
+                result = await self._change_task(talk, call)
             case _:
-                talk.turn.registry = scene.tools.registry
+                talk.turn.registry = talk.tools.registry
                 result = await talk.turn.act(call)
         talk.turns.append(models.Message("tool", orjson.dumps(result).decode(), tool_call_id=call.id))
-        if call.name == CHANGE_TASK and scene.data.command and cast("dict[str, JsonValue]", result)["result"]:
-            talk.turns.append(models.Message("user", scene.data.command))
+        if call.name == CHANGE_TASK and talk.data.command and cast("dict[str, JsonValue]", result)["result"]:
+            talk.turns.append(models.Message("user", talk.data.command))
         return None
 
-    async def _change_task(self, talk: _Talk, scene: _Scene, call: models.ToolCall) -> JsonValue:
+    async def _change_task(self, talk: _Talk, call: models.ToolCall) -> JsonValue:
         try:
             reply = await self._engine.change_task(talk.contact, *change_asked_for(call.arguments))
         except StateConflict as conflict:
             return {"result": False, "code": conflict.code, "reason": str(conflict)}
         if isinstance(reply, TaskRefused):
-            scene.data = scene.data.model_copy(update={"reachable_tasks": reply.reachable_tasks})
+            talk.data = talk.data.model_copy(update={"reachable_tasks": reply.reachable_tasks})
             return {
                 "result": False,
                 "code": reply.code,
@@ -391,13 +385,13 @@ class FlowAgents:
                 "missing": [variable.name for variable in reply.missing],
                 "reachableTasks": list[JsonValue](task_names(reply.reachable_tasks)),
             }
-        scene.data, scene.tools = reply, await talk.toolbox.of_task(reply)
-        await self._show_task(talk.request, reply)
+        talk.data, talk.tools = reply, await talk.toolbox.of_task(reply)
+        await self._show_task(talk)
         return {"result": True, "task": reply.task_name, "type": reply.task_type}
 
-    async def _show_task(self, request: AnswerRequest, data: AgentData) -> None:
+    async def _show_task(self, talk: _Talk) -> None:
         """A state frame, at the start and at each change of task or status."""
-        flow = cast("FlowRun", request.state.flow)
+        flow, data = cast("FlowRun", talk.request.state.flow), talk.data
         if (data.task_id, data.task_status) != (flow.task, flow.status):
             flow.task, flow.status = data.task_id, data.task_status
-            await request.frames.note(task_note(flow, data))
+            await talk.request.frames.note(task_note(flow, data))
