@@ -270,7 +270,7 @@ class FlowAgents:
         if talk.data.approval is not None and talk.data.approval.approval_id == known.approval_id:
             known = talk.data.approval
         fate, approval = await self.people.awaited(request, flow, known)
-        talk.commands = [each for each in talk.commands if not each.startswith(_ABOUT_TEXTS)]
+        talk.commands[:] = [each for each in talk.commands if not each.startswith(_ABOUT_TEXTS)]
         match fate:
             case "withdrawn":  # whoever has withdrawn it talks to the user, or nobody does any more
                 return "done"

@@ -177,6 +177,19 @@ class TestOneText:
             assert client.text("m-1") == BETTER
             assert await bot_said(engine, client) == [BETTER]
 
+    async def test_after_a_rejection_the_model_still_hears_where_the_conversation_goes(
+        self, desk: Desk
+    ) -> None:  # C15
+        leads_on = {"when": "refusals('after') >= 1", "advance": "auto"}
+        leaves = CallsTools([ToolCall("call-1", "change_task", {"task": "after"})])
+        script: list[Step] = [Says(DRAFT), leaves, Says("Here now.")]
+        async with desk(script, connectionConditions={"after": leads_on}) as (chat, client):
+            await held(client)
+            await decide(chat, client, "rejected")
+            await client.final("m-1")
+            assert "/start_task after AIO" in [each.content for each in chat.model.requests[-1].messages]
+            assert client.text("m-1") == "Here now."
+
     async def test_a_text_that_nobody_decides_is_not_sent(
         self, desk: Desk, engine: httpx.AsyncClient
     ) -> None:
