@@ -19,6 +19,7 @@ from flow_engine.ports.dialogue import ActedOn, ConversationRef
 from flow_engine.ports.extraction import Extractor
 from flow_engine.runtime import compiled, platform, storage
 from flow_engine.runtime.memory import MINER
+from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.testing.format import ModelAnswer, Verdict
 from flow_engine.use_cases.background import reading
 from flow_engine.use_cases.conversations import Conversations
@@ -26,7 +27,7 @@ from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submission
 from flow_engine.use_cases.transactor import ConversationDependencies, Decision, Transactor
-from flow_engine.use_cases.versions_in_use import VersionsInUse
+from flow_engine.use_cases.versions_in_use import Versions, VersionsInUse
 
 START = datetime(2026, 1, 15, 9, 0, tzinfo=UTC)  # a Thursday morning: every scenario begins then
 BASE_URL = "http://127.0.0.1:8080"
@@ -139,6 +140,11 @@ class Stage:
     dialogue: DialogueService
     extractor: Extractor
 
+    async def runner(self) -> ConversationalFlowRunner:
+        """The conversation as it is now. Raises LookElsewhere `conversation_unknown` before it has begun."""
+        loaded = await self.transactor.memory.load(self.conversation)
+        return await self.transactor.resume(self.conversation, loaded)
+
     async def read(self, answer: ModelAnswer | None) -> None:
         """Read what the user has said since the last reading: by rules, then by the model's answer where one
         is given. Raises as the use cases do."""
@@ -159,6 +165,30 @@ class Stage:
             return reading(await self.transactor.resume(self.conversation, fresh), request, result)
 
         await self.transactor.apply(ActedOn(*self.conversation, MINER), decide)
+
+
+def set_up(
+    conversation: ConversationRef,
+    flow: compiled.CompiledFlow,
+    clock: SettableClock,
+    memory: storage.ConversationMemory,
+    versions: Versions,
+    world: platform.Platform,
+    extractor: Extractor,
+) -> Stage:
+    handler = ScriptedHandler()
+    dependencies = ConversationDependencies(
+        memory=memory,
+        versions=versions,
+        platform=world,
+        clock=clock,
+        summariser=RuleSummariser(world.prompts),
+        outbound=handler,
+    )
+    transactor = Transactor(dependencies)
+    conversations = Conversations(transactor, dependencies)
+    dialogue = DialogueService(transactor, dependencies)
+    return Stage(conversation, flow, clock, handler, transactor, conversations, dialogue, extractor)
 
 
 class Bench:
@@ -191,26 +221,10 @@ class Bench:
     def stage(self, tenant_id: str, flow: compiled.CompiledFlow, start: datetime = START) -> Stage:
         """Its time begins at `start`, in UTC."""
         self._staged += 1
-        clock, handler = SettableClock(start), ScriptedHandler()
-        dependencies = ConversationDependencies(
-            memory=ForgetfulMemory(self._stores.memory, self._stores.forget, clock),
-            versions=self._versions,
-            platform=platform.Platform(self._prompts, lambda: BASE_URL, "markdown"),
-            clock=clock,
-            summariser=RuleSummariser(self._prompts),
-            outbound=handler,
-        )
-        transactor = Transactor(dependencies)
-        return Stage(
-            conversation=ConversationRef(tenant_id, f"scenario-{self._staged}"),
-            flow=flow,
-            clock=clock,
-            handler=handler,
-            transactor=transactor,
-            conversations=Conversations(transactor, dependencies),
-            dialogue=DialogueService(transactor, dependencies),
-            extractor=self._extractor,
-        )
+        clock, conversation = SettableClock(start), ConversationRef(tenant_id, f"scenario-{self._staged}")
+        memory = ForgetfulMemory(self._stores.memory, self._stores.forget, clock)
+        world = platform.Platform(self._prompts, lambda: BASE_URL, "markdown")
+        return set_up(conversation, flow, clock, memory, self._versions, world, self._extractor)
 
 
 @dataclass(frozen=True, slots=True)

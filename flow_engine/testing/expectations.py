@@ -13,7 +13,7 @@ from flow_engine.runtime.compiled import TaskPlan
 from flow_engine.runtime.prompt import stale_of
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.times import tenant_zone
-from flow_engine.testing.format import ExpectBody, Names
+from flow_engine.testing.format import ExpectBody, Names, every_of
 from flow_engine.values import JsonValue, ValueRejected, canonical, listed
 
 _SHOWN = 160  # characters of a text that a message quotes
@@ -35,14 +35,6 @@ class Outcome:
     refusal: Mapping[str, Any] | None = None
     problem: errors.FlowEngineError | None = None
     handler_unasked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The last action and the conversation as it is now; None when there is none."""
-
-    outcome: Outcome
-    runner: ConversationalFlowRunner | None
 
 
 # --- actions ----------------------------------------------------------------------------------
@@ -96,21 +88,23 @@ def _with_missing(name: str, missing: Collection[str]) -> str:
 # --- expectations -----------------------------------------------------------------------------
 
 
-def differences(expected: ExpectBody, seen: Seen) -> Iterator[str]:
-    """One line or more for each key that does not hold, in the order of the keys' table. Texts are cut at 160
-    characters."""
+def differences(
+    expected: ExpectBody, outcome: Outcome, runner: ConversationalFlowRunner | None
+) -> Iterator[str]:
+    """One line or more for each key that does not hold, of the last action and the conversation as it is now,
+    in the order of the keys' table. Texts are cut at 160 characters."""
     for key, compare in _OF_OUTCOME.items():
         if key in expected.model_fields_set:
-            yield from compare(expected, seen.outcome)
+            yield from compare(expected, outcome)
     wanted = [key for key in _OF_STATE if key in expected.model_fields_set]
-    if wanted and seen.runner is None:
-        problem = seen.outcome.problem
+    if wanted and runner is None:
+        problem = outcome.problem
         because = "" if problem is None else f"; the step before failed with {problem.code}"
         yield f"{', '.join(wanted)}: there is no conversation{because}"
         return
     for key in wanted:
-        if seen.runner is not None:
-            yield from _OF_STATE[key](expected, seen.runner)
+        if runner is not None:
+            yield from _OF_STATE[key](expected, runner)
 
 
 OutcomeCheck = Callable[[ExpectBody, Outcome], Iterator[str]]
@@ -227,61 +221,50 @@ _OF_STATE["language"] = _equality("language", lambda runner: runner.session.lang
 
 @_of_state
 def _reachable(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
-    found = _reachable_now(runner)
-    wanted = expected.reachable
-    if wanted is not None:
-        named = Names(includes=_ids(wanted.includes, runner), exactly=_ids(wanted.exactly, runner))
-        names = {task_id: plan.name for task_id, plan in runner.flow.tasks.items()}
-        name_of = runner.flow.variables.name_of
-        there = [_with_missing(r.task.name, [*map(name_of, r.missing)]) for r in found.values()]
-        yield from _compare("reachable", named, found.keys(), names, ", ".join(there))
+    found, name_of = _reachable_now(runner), runner.flow.variables.name_of
+    there = [_with_missing(r.task.name, [*map(name_of, r.missing)]) for r in found.values()]
+    yield from _tasks("reachable", expected.reachable, found, runner, ", ".join(there))
 
 
 @_of_state
 def _not_reachable(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
     found = _reachable_now(runner)
-    for task_id in _ids(expected.not_reachable or (), runner) or ():
-        if task_id in found:
-            name = found[task_id].task.name
+    for plan in map(runner.flow.task_named, expected.not_reachable or ()):
+        if plan is not None and plan.id in found:
             channel = runner.session.latest_contact.channel
-            yield f"not_reachable: {name!r} can be reached from {runner.task.name!r} on {channel}"
+            yield f"not_reachable: {plan.name!r} can be reached from {runner.task.name!r} on {channel}"
 
 
 @_of_state
 def _unmet(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
-    wanted = expected.unmet
-    if wanted is not None:
-        found = {task_id: r for task_id, r in _reachable_now(runner).items() if not r.open}
-        named = Names(includes=_ids(wanted.includes, runner), exactly=_ids(wanted.exactly, runner))
-        names = {task_id: plan.name for task_id, plan in runner.flow.tasks.items()}
-        there = [f"{r.task.name!r} ({r.condition.reason})" for r in found.values() if r.condition]
-        yield from _compare("unmet", named, found.keys(), names, ", ".join(there))
+    found = {task_id: r for task_id, r in _reachable_now(runner).items() if not r.open}
+    there = [f"{r.task.name!r} ({r.condition.reason})" for r in found.values() if r.condition]
+    yield from _tasks("unmet", expected.unmet, found, runner, ", ".join(there))
 
 
 @_of_state
 def _suggested(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
-    wanted = expected.suggested
-    if wanted is not None:
-        found = {plan.id: plan.name for plan in runner.suggested}
-        named = Names(includes=_ids(wanted.includes, runner), exactly=_ids(wanted.exactly, runner))
-        names = {task_id: plan.name for task_id, plan in runner.flow.tasks.items()}
-        yield from _compare("suggested", named, found.keys(), names, listed(found.values()))
+    found = {plan.id: plan.name for plan in runner.suggested}
+    yield from _tasks("suggested", expected.suggested, found, runner, listed(found.values()))
+
+
+def _tasks(
+    key: str, wanted: Names | None, found: Collection[str], runner: ConversationalFlowRunner, there: str
+) -> Iterator[str]:
+    """`wanted` are ids or names, `found` ids."""
+    plans = map(runner.flow.task_named, every_of(wanted))
+    ids = [plan.id for plan in plans if plan is not None]  # unknown ones were refused with the file
+    names = {task_id: plan.name for task_id, plan in runner.flow.tasks.items()}
+    yield from _compare(key, wanted, ids, found, names, there)
 
 
 @_of_state
 def _checkpoints(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
-    wanted = expected.checkpoints
-    if wanted is not None:
-        names = {point.id: point.name for point in runner.flow.document.checkpoints}
-        ids = {name: id for id, name in names.items()} | {id: id for id in names}
-        found = runner.loaded.mining.checkpoints.keys()
-
-        def by_id(listed: tuple[str, ...] | None) -> tuple[str, ...] | None:
-            return None if listed is None else tuple(ids[name] for name in listed)
-
-        named = Names(includes=by_id(wanted.includes), exactly=by_id(wanted.exactly))
-        there = [repr(names.get(id, id)) for id in found]
-        yield from _compare("checkpoints", named, found, names, ", ".join(there))
+    names = {point.id: point.name for point in runner.flow.document.checkpoints}
+    ids = {name: id for id, name in names.items()} | {id: id for id in names}
+    wanted, found = expected.checkpoints, runner.loaded.mining.checkpoints.keys()
+    there = ", ".join(repr(names.get(id, id)) for id in found)
+    yield from _compare("checkpoints", wanted, [ids[name] for name in every_of(wanted)], found, names, there)
 
 
 def _reachable_now(runner: ConversationalFlowRunner) -> Mapping[str, rules.ReachableTask]:
@@ -290,32 +273,28 @@ def _reachable_now(runner: ConversationalFlowRunner) -> Mapping[str, rules.Reach
     return {r.task.id: r for r in rules.reachable_tasks(runner.flow, runner.task, runner.guard)}
 
 
-def _ids(names: tuple[str, ...] | None, runner: ConversationalFlowRunner) -> tuple[str, ...] | None:
-    """Names as the file spells them, by id; unknown ones were refused with the file."""
-    if names is None:
-        return None
-    plans = (runner.flow.task_named(name) for name in names)
-    return tuple(plan.id for plan in plans if plan is not None)
-
-
 @_of_state
 def _mcp_tools(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
-    wanted = expected.mcp_tools
-    if wanted is not None:
-        chosen = runner.task.document.mcp_tool_selection
-        tools = [t.tool_name for c in chosen for t in c.selected_tools if runner.holds(t.when)]
-        yield from _compare("mcp_tools", wanted, tools, {}, listed(tools))
+    wanted, chosen = expected.mcp_tools, runner.task.document.mcp_tool_selection
+    tools = [t.tool_name for c in chosen for t in c.selected_tools if runner.holds(t.when)]
+    yield from _compare("mcp_tools", wanted, every_of(wanted), tools, {}, listed(tools))
 
 
 def _compare(
-    key: str, wanted: Names, found: Collection[str], names: Mapping[str, str], there: str
+    key: str,
+    wanted: Names | None,
+    ids: Collection[str],
+    found: Collection[str],
+    names: Mapping[str, str],
+    there: str,
 ) -> Iterator[str]:
-    lacking = [names.get(item, item) for item in wanted.every if item not in found]
-    extra = [names.get(item, item) for item in found if item not in wanted.every]
+    """`ids` are of what is wanted, as `found` has them."""
+    lacking = [names.get(item, item) for item in ids if item not in found]
+    extra = [names.get(item, item) for item in found if item not in ids]
     differences: list[str] = []
     if lacking:
         differences.append(f"not there: {listed(lacking)}")
-    if extra and wanted.exactly is not None:
+    if extra and wanted is not None and wanted.exactly is not None:
         differences.append(f"not expected: {listed(extra)}")
     if differences:
         yield f"{key}: {'; '.join(differences)}; there are: {there or 'none'}"
@@ -355,12 +334,10 @@ def _variables(
     key: str, wanted: Names | None, found: Collection[str], runner: ConversationalFlowRunner
 ) -> Iterator[str]:
     """`wanted` are ids or names, `found` ids."""
-    if wanted is not None:
-        specs = {name: runner.flow.variables.resolve(name) for name in wanted.every}
-        ids = tuple(spec.id for spec in specs.values() if spec is not None)
-        named = Names(exactly=ids) if wanted.includes is None else Names(includes=ids)
-        names = {spec.id: spec.name for spec in runner.flow.variables}
-        yield from _compare(key, named, found, names, listed(names[id] for id in found))
+    specs = map(runner.flow.variables.resolve, every_of(wanted))
+    ids = [spec.id for spec in specs if spec is not None]
+    names = {spec.id: spec.name for spec in runner.flow.variables}
+    yield from _compare(key, wanted, ids, found, names, listed(names[id] for id in found))
 
 
 @_of_state

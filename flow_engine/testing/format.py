@@ -211,9 +211,9 @@ class Names(Shape):
             raise refused(self.ACCEPTED)
         return self
 
-    @property
-    def every(self) -> tuple[str, ...]:
-        return self.exactly or self.includes or ()
+
+def every_of(names: Names | None) -> tuple[str, ...]:
+    return () if names is None else names.exactly or names.includes or ()
 
 
 NameList = Annotated[Names, _short_for("exactly", list)]

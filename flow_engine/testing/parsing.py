@@ -211,15 +211,15 @@ def named_by(expected: format.ExpectBody) -> Mapping[str, Iterable[str]]:
     """The names of tasks, variables and tools in an expectation, by its key."""
     return {
         "task": () if expected.task is None else (expected.task,),
-        "reachable": () if expected.reachable is None else expected.reachable.every,
+        "reachable": format.every_of(expected.reachable),
         "not_reachable": expected.not_reachable or (),
-        "unmet": () if expected.unmet is None else expected.unmet.every,
-        "suggested": () if expected.suggested is None else expected.suggested.every,
+        "unmet": format.every_of(expected.unmet),
+        "suggested": format.every_of(expected.suggested),
         "advanced": () if expected.advanced is None else (expected.advanced,),
         "missing": expected.missing or (),
         "memory": expected.memory or (),
-        "stale": () if expected.stale is None else expected.stale.every,
-        "conflicts": () if expected.conflicts is None else expected.conflicts.every,
-        "checkpoints": () if expected.checkpoints is None else expected.checkpoints.every,
-        "mcp_tools": () if expected.mcp_tools is None else expected.mcp_tools.every,
+        "stale": format.every_of(expected.stale),
+        "conflicts": format.every_of(expected.conflicts),
+        "checkpoints": format.every_of(expected.checkpoints),
+        "mcp_tools": format.every_of(expected.mcp_tools),
     }

@@ -19,7 +19,7 @@ from flow_engine.runtime import commands, compiled, memory
 from flow_engine.runtime.human_part import HumanReport
 from flow_engine.testing import format
 from flow_engine.testing.bench import InstalledFlow, Stage
-from flow_engine.testing.expectations import Outcome, Seen, differences, unexpected
+from flow_engine.testing.expectations import Outcome, differences, unexpected
 from flow_engine.testing.parsing import Suite
 from flow_engine.use_cases.conversations import VersionChoice
 from flow_engine.use_cases.dialogue import Utterance
@@ -100,17 +100,21 @@ class Player:
                 return Failure(None, "contact", complaints)
         for number, step in enumerate(steps):
             if isinstance(step, format.Expect):
-                # Read what is there now, as the next request would find it; nothing is written.
-                transactor, conversation = self.stage.transactor, self.stage.conversation
-                loaded = await transactor.memory.load(conversation)
-                runner = None if loaded.session is None else await transactor.resume(conversation, loaded)
-                complaints = tuple(differences(step.expect, Seen(outcome, runner)))
+                complaints = tuple(await self.missed(step.expect, outcome))
             else:
                 outcome = await self.act(step)
                 complaints = _complaints(outcome, steps[number + 1 :])
             if complaints:
                 return Failure(number, format.kind_of(step), complaints)
         return None
+
+    async def missed(self, expected: format.ExpectBody, outcome: Outcome) -> Sequence[str]:
+        """What does not hold now, as the next request would find it, after this outcome; nothing is written.
+        Lines."""
+        transactor, conversation = self.stage.transactor, self.stage.conversation
+        loaded = await transactor.memory.load(conversation)
+        runner = None if loaded.session is None else await transactor.resume(conversation, loaded)
+        return list(differences(expected, outcome, runner))
 
     async def act(self, step: format.Step) -> Outcome:
         stage, kind = self.stage, format.kind_of(step)
@@ -188,8 +192,7 @@ class Player:
         `tool_unknown` for a tool that the task does not offer now, `result_not_mapped` where nothing is
         found."""
         stage, flow = self.stage, self.stage.flow
-        loaded = await stage.transactor.memory.load(stage.conversation)
-        runner = await stage.transactor.resume(stage.conversation, loaded)
+        runner = await stage.runner()
         chosen = (t for s in runner.task.document.mcp_tool_selection for t in s.selected_tools)
         offered = {tool.tool_name: tool for tool in chosen if runner.holds(tool.when)}
         if body.name not in offered:

@@ -150,10 +150,7 @@ class Dialogue:
         return Opinion(answer.get("reached") is True, " ".join(str(answer.get("why") or "").split())[:500])
 
     async def _prompt(self) -> str:
-        stage = self._simulation.player.stage
-        loaded = await stage.transactor.memory.load(stage.conversation)
-        runner = await stage.transactor.resume(stage.conversation, loaded)
-        prompt = compose_prompt(runner)
+        prompt = compose_prompt(await self._simulation.player.stage.runner())
         return f"{prompt.prefix}{prompt.volatile}"
 
 

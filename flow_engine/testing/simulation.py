@@ -22,7 +22,7 @@ from flow_engine.json_values import as_object
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.testing import format
 from flow_engine.testing.bench import InstalledFlow
-from flow_engine.testing.expectations import Outcome, Seen, differences, unexpected
+from flow_engine.testing.expectations import Outcome, unexpected
 from flow_engine.testing.parsing import sound_part, unknown_in
 from flow_engine.testing.report import FAILED, PASSED, add_problem, clean
 from flow_engine.testing.running import Player
@@ -273,10 +273,8 @@ class Simulation:
 
     async def missed(self) -> Sequence[str]:
         """What is expected at the end and does not hold now. Lines."""
-        stage = self.player.stage
-        loaded = await stage.transactor.memory.load(stage.conversation)
-        runner = None if loaded.session is None else await stage.transactor.resume(stage.conversation, loaded)
-        return [f"at the end, {line}" for line in differences(self.persona.expect, Seen(self.last, runner))]
+        missed = await self.player.missed(self.persona.expect, self.last)
+        return [f"at the end, {line}" for line in missed]
 
     def saw(self, shown: str, outcome: Outcome, marked: str | None = None) -> None:
         """What became of a step that is shown so; a refusal whose code is not `marked` is a failure."""

@@ -18,7 +18,6 @@ import orjson
 
 from flow_engine.json_paths import description_of
 from flow_engine.json_values import as_object
-from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.masking import StandIns
 from flow_engine.ports.dialogue import ActedOn, ConversationRef, DialogueTurn
 from flow_engine.ports.extraction import ExtractsNothing
@@ -30,17 +29,14 @@ from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import Veil, values_stored
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.testing import format
-from flow_engine.testing.bench import ScriptedHandler, SettableClock, Stage
+from flow_engine.testing.bench import SettableClock, set_up
 from flow_engine.testing.expectations import Outcome
 from flow_engine.testing.running import NOBODY, Player
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
-from flow_engine.use_cases.conversations import Conversations
-from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.history import JournalRow, journal_row
 from flow_engine.use_cases.rebuilding import MemoryInHand
 from flow_engine.use_cases.recordings import RecordedVersion, Recording, recorded, state_of, whole_of
 from flow_engine.use_cases.replaying import FixedVersions
-from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.vocabulary import Channel
 
 JOBS_AT_ONCE = 20
@@ -125,27 +121,12 @@ class Trial:
         self.has_model = work.has_model
         self._record = record
         self._now = now
-        clock, handler = SettableClock(now + timedelta(seconds=record.ahead_s)), ScriptedHandler()
-        dependencies = ConversationDependencies(
-            memory=self.memory,
-            versions=FixedVersions({}, record.campaign_id, instead=flow),
-            platform=platform,
-            clock=clock,
-            summariser=RuleSummariser(platform.prompts),
-            outbound=handler,
-        )
-        self._transactor = Transactor(dependencies)
-        self._work = BackgroundWork(self._transactor, work)
-        stage = Stage(
-            conversation=ActedOn(*conversation, record.author),
-            flow=flow,
-            clock=clock,
-            handler=handler,
-            transactor=self._transactor,
-            conversations=Conversations(self._transactor, dependencies),
-            dialogue=DialogueService(self._transactor, dependencies),
-            extractor=ExtractsNothing(),  # what is said is read by the job that does it
-        )
+        acted, clock = ActedOn(*conversation, record.author), SettableClock(now)
+        clock.advance(record.ahead_s)
+        versions = FixedVersions({}, record.campaign_id, instead=flow)
+        reads = ExtractsNothing()  # what is said is read by the job that does it
+        stage = set_up(acted, flow, clock, self.memory, versions, platform, reads)
+        self._work = BackgroundWork(stage.transactor, work)
         scenario = format.Scenario.model_construct(
             name=conversation.conversation_id,
             channel=record.channel,
@@ -195,7 +176,7 @@ class Trial:
 
     async def runner(self) -> ConversationalFlowRunner:
         """The conversation as it is now. Raises LookElsewhere `conversation_unknown` before it has begun."""
-        return await self._transactor.resume(self.conversation, self.memory.state)
+        return await self._player.stage.runner()
 
     def record(self) -> TryRecord:
         """All that a later turn needs, as JSON values."""
