@@ -150,8 +150,7 @@ class Dialogue:
         return Opinion(answer.get("reached") is True, " ".join(str(answer.get("why") or "").split())[:500])
 
     async def _prompt(self) -> str:
-        prompt = compose_prompt(await self._simulation.player.stage.runner())
-        return f"{prompt.prefix}{prompt.volatile}"
+        return compose_prompt(await self._simulation.player.stage.runner()).text
 
 
 async def agent_turn(

@@ -446,6 +446,7 @@ async def test_a_persona_talks_until_it_is_done_and_the_chart_decides(tmp_path: 
     first, _, last = actors.asked("simulated_agent")
     assert [tool.name for tool in first.tools] == ["change_task", "remember_values"]
     assert "Find out whether the customer wants to order" in first.messages[0].content
+    assert "\n\n## Date and time" in first.messages[0].content  # F24: as an agent gets it
     assert "Find out whether" not in last.messages[0].content
     assert [m.role for m in last.messages] == ["system", "user", "assistant", "user", "assistant", "tool"]
 
