@@ -125,7 +125,8 @@ class Front:
         kept = [header for header in headers if not header.lower().startswith(_OWN_HEADERS)]
         upgrades = any(header.lower().startswith(b"upgrade:") for header in headers)
         own = [
-            b"Connection: upgrade" if upgrades else b"Connection: close",
+            # What is no WebSocket is one exchange, `Upgrade` or not: nobody marks what comes behind it.
+            b"Connection: upgrade, close" if upgrades else b"Connection: close",
             b"X-Forwarded-For: " + peer.encode(),
         ]
         await _joined(reader, writer, route.port, b"\r\n".join((line, *kept, *own, b"", b"")))

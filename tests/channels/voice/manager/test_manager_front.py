@@ -184,6 +184,21 @@ async def test_nothing_from_outside_is_of_this_machine() -> None:  # 23
         assert not desk.app.admission.draining
 
 
+@pytest.mark.parametrize("upgrade", ["h2c", "websocket\r\nUpgrade: h2c"])
+async def test_nothing_follows_a_request_that_only_looks_like_a_websocket(upgrade: str) -> None:  # 23, F43
+    async with (
+        open_desk() as desk,
+        fronted(Routes({"a": Route(desk.port, None)}.get, lambda _: None)) as front,
+    ):
+        reader, writer = await asyncio.open_connection(*front.split(":"))
+        writer.write(f"GET /a/healthz HTTP/1.1\r\nHost: localhost\r\nUpgrade: {upgrade}\r\n\r\n".encode())
+        assert b"200 OK" in await reader.read(4096)
+        writer.write(b"POST /drain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        assert not desk.app.admission.draining
+
+
 async def test_until_a_list_of_agents_was_read_the_door_says_that_nobody_is_known() -> None:  # 23, V13
     unread: list[str | None] = ["the list of agents cannot be read: away"]
     routes = Routes(lambda _: None, lambda _: None, lambda: unread[-1])
