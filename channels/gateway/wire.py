@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from itertools import count
 from math import isinf
 from typing import Any, Final, cast
 
@@ -22,6 +23,8 @@ import orjson
 JsonObject = dict[str, Any]
 
 MOST_EVENT_BYTES: Final = 8 * 1024 * 1024
+MOST_COMPARED: Final = 20_000
+"""JSON values of a body that may be kept, and signs of a number: to compare more of them holds others up."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -199,11 +202,14 @@ def read_request(raw: bytes, *, needs: str) -> ApiRequest:
 def cache_key(request: ApiRequest, tenant: str, model: str) -> str:
     """SHA-256 over the body as JSON, the tenant and the resolved model. The order of object keys, white
     space, escapes and the spelling of numbers do not matter; everything else does. Raises ValueError for a
-    body that is nested too deeply to be compared, or that has an exponent of many digits."""
+    body that is nested too deeply to be compared, has more than 20,000 values, or a number of as many signs
+    or with an exponent of many digits."""
     try:
-        body = json.loads(request.raw, parse_float=Decimal)
+        body = json.loads(request.raw, parse_float=_decimal)
         body.pop("model")
-        canonical = json.dumps([tenant, model, _canonical(body)], sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps(
+            [tenant, model, _canonical(body, count())], sort_keys=True, separators=(",", ":")
+        )
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except InvalidOperation:
@@ -211,12 +217,20 @@ def cache_key(request: ApiRequest, tenant: str, model: str) -> str:
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def _canonical(value: Any) -> Any:
+def _decimal(text: str) -> Decimal:
+    if len(text) > MOST_COMPARED:
+        raise ValueError("a number is too long to be compared")
+    return Decimal(text)
+
+
+def _canonical(value: Any, counted: Iterator[int]) -> Any:
     """Numbers that are equal become one text, marked so that no string of a client equals it."""
+    if next(counted) > MOST_COMPARED:
+        raise ValueError("too many values to be compared")
     if isinstance(value, dict):
-        return {key: _canonical(each) for key, each in cast("JsonObject", value).items()}
+        return {key: _canonical(each, counted) for key, each in cast("JsonObject", value).items()}
     if isinstance(value, list):
-        return [_canonical(each) for each in cast("list[Any]", value)]
+        return [_canonical(each, counted) for each in cast("list[Any]", value)]
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
         sign, digits, exponent = Decimal(value).as_tuple()
         text = "".join(map(str, digits)).lstrip("0")

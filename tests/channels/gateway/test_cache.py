@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,15 @@ def test_digits_that_a_float_would_lose_are_not_lost() -> None:  # W7
         b'{"model":"m","messages":[{}],"x":%s}' % n for n in (b"0.1", b"0.10000000000000001", b"1e-400")
     ]
     assert len({cache_key(read_request(body, needs="messages"), "t", "m") for body in bodies}) == 3
+
+
+@pytest.mark.parametrize("value", ["[" + "0," * 2_000_000 + "0]", "0." + "1" * 4_000_000])
+def test_what_would_take_long_to_compare_is_not_kept(value: str) -> None:  # W7
+    request = read_request(b'{"model":"m","messages":[{}],"x":%s}' % value.encode(), needs="messages")
+    began = time.process_time()
+    with pytest.raises(ValueError, match="compared"):
+        cache_key(request, "t", "m")
+    assert time.process_time() - began < 1
 
 
 async def outcomes(world: Any, *requests: Mapping[str, Any]) -> list[str]:
