@@ -134,7 +134,8 @@ def installed_preprocessors() -> Mapping[str, Preprocess]:
 
 def reads(mail: ParsedMail, preprocess: Preprocess, earlier: Sequence[ParsedMail] = ()) -> str:
     """Everything that the model is given of a mail and its thread. The marks around it are made of the mail's
-    own hash, so that no mail can hold its own closing mark. At most `MOST_READ` characters of the
+    own hash, so that no mail can hold its own closing mark; where a header outside of the hash or an earlier
+    mail of the thread does, it is taken out. At most `MOST_READ` characters of the
     preprocessor's text, and bounded parts of everything else."""
     mark = f"mail {mail.digest[:16]}"
     facts = "\n".join(_facts(mail, earlier))
@@ -147,7 +148,8 @@ def reads(mail: ParsedMail, preprocess: Preprocess, earlier: Sequence[ParsedMail
             shown = each.text[: min(left, _MOST_ATTACHED)]
             left -= len(shown)
             attached += f"\nText of the attachment {each.name}:\n{shown}\n"
-    return f"[begin {mark}]\n{facts}\n\n{text}\n{attached}[end {mark}]"
+    inside = f"{facts}\n\n{text}\n{attached}".replace(mail.digest[:16], "…")
+    return f"[begin {mark}]\n{inside}[end {mark}]"
 
 
 DATA_RULE: Final = """Between the lines [begin mail ...] and [end mail ...] stands a mail that somebody sent.
