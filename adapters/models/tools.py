@@ -140,8 +140,9 @@ class ToolRegistry:
         schema = dict(tool.spec.parameters)
         try:
             Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            raise ValueError(f"the parameters of tool {tool.spec.name!r}: {error.message}") from error
+        except (SchemaError, RecursionError) as error:
+            told = error.message if isinstance(error, SchemaError) else "nested too deeply to be checked"
+            raise ValueError(f"the parameters of tool {tool.spec.name!r}: {told}") from error
         # An empty registry: without one, a `$ref` to an address is fetched.
         nothing_remote: Registry[Any] = Registry()
         self._tools[tool.spec.name] = _Registered(tool, Draft202012Validator(schema, registry=nothing_remote))

@@ -88,7 +88,10 @@ def _problems(fields: Mapping[str, JsonValue] | None) -> Iterator[str]:
         elif (kind := parameters.get("type", "object")) != "object":
             problem = f", not of the type {quoted(kind)}"
         else:
-            problem = _meta_schema_problem(orjson.dumps(parameters))
+            try:
+                problem = _meta_schema_problem(orjson.dumps(parameters))
+            except (RecursionError, orjson.JSONEncodeError):
+                problem = ", not of one that is nested too deeply to be checked"
         if problem:
             yield f"accepted are `parameters` as a JSON Schema of an object{problem}"
 

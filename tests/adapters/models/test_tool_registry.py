@@ -110,6 +110,11 @@ def test_unknown_and_double_names_and_broken_schemas_are_refused() -> None:
         tools.register(Recorder().tool())
     with pytest.raises(ValueError, match="parameters of tool 'x'"):
         tools.register(Recorder().tool("x", {"type": "nothing"}))
+    deep: dict[str, object] = {}
+    for _ in range(150):  # what JSON may hold, and a server of MCP may list
+        deep = {"properties": {"a": deep}}
+    with pytest.raises(ValueError, match="parameters of tool 'x': nested too deeply"):
+        tools.register(Recorder().tool("x", deep))
 
 
 async def test_a_schema_fetches_nothing() -> None:

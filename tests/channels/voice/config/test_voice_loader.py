@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -525,6 +526,10 @@ def test_declarations_of_the_chat_protocol_are_made_flat() -> None:  # V2
         [{"name": "a", "parameters": {"type": "string"}}],
         [{"name": "a", "parameters": {"properties": 1}}],
         [{"name": "a"}, {"name": "a"}],
+        *(
+            [{"name": "a", "parameters": reduce(lambda inner, _: {"properties": {"a": inner}}, range(n), {})}]
+            for n in (110, 150)
+        ),
     ],
 )
 def test_what_is_no_list_of_declarations_is_refused(value: Any) -> None:
