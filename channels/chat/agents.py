@@ -14,9 +14,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, StringConstraints
+import structlog
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
 from pydantic_ai import Agent, ToolOutput
 from pydantic_ai import messages as ai_messages
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -30,8 +31,11 @@ from channels.chat.rows import ORCHESTRATOR, AgentRow, StoredRow
 from channels.chat.table import AgentTable
 from channels.chat.thoughts import ThoughtFilter, without_thoughts
 from channels.engine_client.replies import LlmSettings
+from flow_engine.documents.findings import breaches_of
 from flow_engine.ports import models
 from flow_engine.ports.dialogue import ConversationRef
+
+log: Any = structlog.get_logger("flow_engine.chat")
 
 ASK_USER: Final = "ask_user"
 REFUSE: Final = "refuse"
@@ -120,13 +124,14 @@ class AgentLoader:
         known = self._loaded.get(tenant_id)
         if known is None or known[0] != rows:
             every = {name: effective(name, rows) for name in rows}
-            talking = {
-                name: agent
-                for name, agent in every.items()
-                if agent.fields["enabled"] and name != ORCHESTRATOR
-            }
-            built = {name: ChatAgent(agent, self._model) for name, agent in talking.items()}
-            agents = Agents(every, built, IntentRouter(talking.values()))
+            built: dict[str, ChatAgent] = {}
+            for name, agent in every.items():
+                if agent.fields["enabled"] and name != ORCHESTRATOR:
+                    try:
+                        built[name] = ChatAgent(agent, self._model)
+                    except ValidationError as error:  # a variable of the environment is not there any more
+                        log.error("agent_left_out", agent=name, reason="; ".join(breaches_of(error)))
+            agents = Agents(every, built, IntentRouter(each.effective for each in built.values()))
             known = self._loaded[tenant_id] = (rows, agents)
         return known[1]
 

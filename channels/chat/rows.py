@@ -4,6 +4,7 @@ A field that is left out, or null, inherits from the base; an empty list or text
 and `base_agent` are the row's own always.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import pydantic
 from pydantic_core import PydanticCustomError
 
 from adapters.models.providers import model_names
-from channels.http_tools.documents import HttpTool, ObjectSchema, ToolName, UrlText
+from channels.chat.settings import TOOL_ENV
+from channels.http_tools.documents import HttpTool, ObjectSchema, ToolName, UrlText, environment_names
 from channels.mail.loading import load_config
 from flow_engine.documents.findings import findings_of
 from flow_engine.errors import CorrectTheInput, Finding, pointer
@@ -62,6 +64,16 @@ class RowHttpTool(HttpTool):
     url: Annotated[UrlText, pydantic.BeforeValidator(_fixed_host)]
     parameters: ObjectSchema = pydantic.Field(default_factory=lambda: {"type": "object", "properties": {}})
     approval: ApprovalLevel = "allow"
+
+    @pydantic.field_validator("headers", "pre_steps", mode="before")
+    @classmethod
+    def _sends_what_the_operator_named(cls, value: object) -> object:
+        """Rows are a tenant's, the environment is the operator's: of what he has not named it is not even
+        told whether it is there."""
+        if not set(environment_names(str(value))) <= set(re.split(r"[,\s]+", os.environ.get(TOOL_ENV, ""))):
+            message = f"accepted as ${{env:…}} are the variables that {TOOL_ENV} names"
+            raise PydanticCustomError("env_not_allowed", "{message}", {"message": message})
+        return value
 
     @pydantic.field_validator("body_builder")
     @classmethod

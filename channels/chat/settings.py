@@ -4,11 +4,15 @@ Stores, keys, model and the way out are set as for `flow-engine serve`.
 """
 
 from pathlib import Path
+from typing import Final
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from flow_engine.ports.outbound import header_key
+
+TOOL_ENV: Final = "FLOW_ENGINE_CHAT_TOOL_ENV"
+"""Of `chat_tool_env`: rows are read without the settings."""
 
 
 class ChatSettings(BaseSettings):
@@ -43,6 +47,11 @@ class ChatSettings(BaseSettings):
     chat_tool_rules: str = Field(
         default="",
         description="Approval by the operator, decision:tool after commas, such as prompt:pay_*,forbid:wipe",
+    )
+    chat_tool_env: str = Field(
+        default="",
+        description="Variables of the environment that HTTP tools of rows may send, after commas; designers "
+        "may send them anywhere",
     )
     chat_mcp_servers: str = Field(
         default="", description="MCP servers whose tools rows may list, name=url after commas"

@@ -110,7 +110,7 @@ def _header(value: object, info: pydantic.ValidationInfo) -> Template:
     """A template in which `${env:NAME}` stands for a variable of the environment, read once. What a caller
     or a reply puts into the header is no reference."""
     template = cast("Template", _read(Template.parse, value))
-    named = [found[1] for part in template.parts if isinstance(part, str) for found in _ENV.finditer(part)]
+    named = [name for part in template.parts if isinstance(part, str) for name in environment_names(part)]
     if faults := [fault for name in dict.fromkeys(named) for fault in _environment_faults(name)]:
         raise refused_at(((), fault) for fault in faults)
     parts = tuple(
@@ -138,6 +138,11 @@ def _header_faults(headers: Mapping[str, object]) -> Iterator[PydanticCustomErro
             "only the HTTP client sets {reserved}; accepted are other names, such as X-Api-Key",
             {"reserved": listed(reserved)},
         )
+
+
+def environment_names(header: str) -> list[str]:
+    """The variables that a header's text names as `${env:NAME}`."""
+    return [found[1] for found in _ENV.finditer(header)]
 
 
 def _environment_faults(name: str) -> Iterator[PydanticCustomError]:

@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed
 from adapters.models.fake_openai import FakeOpenAI, Malformed, WireStep
 from adapters.models.scripted import CallsTools, Says, Stalls
 from flow_engine.ports.models import ToolCall
-from tests.channels.chat.harness import WEATHER, Client, running_chat
+from tests.channels.chat.harness import ORDERS, WEATHER, Client, running_chat
 from tests.redis_fixture import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -271,3 +271,19 @@ async def test_a_change_in_the_middle_of_an_answer_counts_from_the_next_message(
             whole(client.frames)
     prompts = [request.messages[0].content for request in chat.model.requests]
     assert ["rhymes" in prompt for prompt in prompts] == [False, True][: len(prompts)]
+
+
+async def test_an_agent_whose_variable_is_gone_is_left_out_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C5, F43
+    monkeypatch.setenv("FLOW_ENGINE_CHAT_TOOL_ENV", "CRM_TOKEN")
+    monkeypatch.setenv("CRM_TOKEN", "secret")
+    tool = {"url": "https://crm.example.com/find", "headers": {"X-Key": "${env:CRM_TOKEN}"}}
+    async with running_chat(tmp_path) as chat:
+        await chat.add(WEATHER)
+        await chat.add({**ORDERS, "http_tools": {"find": tool}})
+    monkeypatch.delenv("FLOW_ENGINE_CHAT_TOOL_ENV")
+    async with running_chat(tmp_path) as chat, chat.client() as client:
+        assert (await client.say("m-1", QUESTION))["state"] == "done"
+        routed = await chat.http.post("/v1/chat/route", json={"text": ORDERS["examples"][0]})
+        assert "order_agent" not in [each["agent"] for each in routed.json()["candidates"]]

@@ -127,6 +127,21 @@ class TestRows:
     def test_everything_that_is_wrong_is_told_at_once(self, row: Any, found: list[Any]) -> None:
         assert [(each.pointer, each.code, each.message) for each in row_findings(row)] == found  # C1
 
+    @pytest.mark.parametrize("place", ["headers", "pre_steps"])
+    def test_the_environment_is_read_as_far_as_the_operator_lets_rows(
+        self, place: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def found(variable: str) -> list[str]:
+            headers: dict[str, object] = {"X-Key": f"Bearer ${{env:{variable}}}"}
+            steps = [{"url": "https://a/b", "headers": headers}]
+            tool = {"url": "https://a/b", place: headers if place == "headers" else steps}
+            return [each.code for each in row_findings({"name": "a", "http_tools": {"t": tool}})]
+
+        monkeypatch.setenv("CRM_TOKEN", "secret")
+        assert found("CRM_TOKEN") == found("NOT_THERE") == ["env_not_allowed"]  # C1, F43
+        monkeypatch.setenv("FLOW_ENGINE_CHAT_TOOL_ENV", "OTHER, CRM_TOKEN")
+        assert found("CRM_TOKEN") == []
+
     json = st.recursive(
         st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
         lambda inner: (
