@@ -1,7 +1,8 @@
 """JSONPath (RFC 9535) over the result of a tool: which part of it is the value of which variable.
 
 A path gives the first value that it finds. `match` and `search` are not there, since a pattern can take for
-ever, and at most one `..`, so that the time grows with the result and no faster.
+ever, and at most one `..` and three commas: each selection beside another one (`[*, 'a']`) may look at all
+that is below once more. So the time grows with the result and no faster.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from flow_engine.values import JsonValue
 
 MAX_PATH_CHARS: Final = 1_000
 MAX_BRACKETS: Final = 40
+MAX_COMMAS: Final = 3
 DESCRIBED_AT_MOST: Final = 20
 """Members of an object that are described to the model."""
 PATHS_KEPT: Final = 1_024
@@ -39,6 +41,8 @@ def read_path(text: str) -> JSONPathQuery:
         raise PathRefused(f"accepted are at most {MAX_PATH_CHARS} characters and {MAX_BRACKETS} brackets")
     if text.count("..") > 1:
         raise PathRefused("accepted is one `..` in a path")
+    if text.count(",") > MAX_COMMAS:
+        raise PathRefused(f"accepted are at most {MAX_COMMAS} commas in a path")
     try:
         return PlainPaths().compile(text)
     except JSONPathError as error:

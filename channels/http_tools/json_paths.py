@@ -5,13 +5,15 @@
    in brackets `[{{args.key}}]`, or inside a quoted text. It is put into the read path, never into its text.
 3. Compared with a placeholder, a number and the text of that number are equal: people say "forty-two",
    and models write it as either.
-4. `match` and `search` are not there: a pattern can take for ever. At most one `..`, and filters look at
-   the whole document only along one fixed way, so that the time grows with the document and no faster.
+4. `match` and `search` are not there: a pattern can take for ever. At most one `..` and three commas, and
+   filters look at the whole document only along one fixed way, so that the time grows with the document and
+   no faster.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -33,7 +35,7 @@ from jsonpath_rfc9535.tokens import Token, TokenStream, TokenType
 from channels.http_tools.placeholders import OPEN, Placeholder, as_text, placeholder_at
 from channels.http_tools.scope import Scope
 from flow_engine.conditions.lexing import Mistake
-from flow_engine.json_paths import MAX_BRACKETS, MAX_PATH_CHARS, PlainPaths
+from flow_engine.json_paths import MAX_BRACKETS, MAX_COMMAS, MAX_PATH_CHARS, PlainPaths
 from flow_engine.values import JsonValue
 
 _HOLE_OPEN: Final = "\ue000"
@@ -82,7 +84,7 @@ class JsonPath:
             raise PathMistake("accepted is text without the character U+E000", 1)
         source, holes, origins = _with_holes(text)
         try:
-            descents = sum(token.type_ == TokenType.DOUBLE_DOT for token in tokenize(source))
+            kinds = Counter(token.type_ for token in tokenize(source))
             query = _Environment([hole.value(_NO_SCOPE) for hole in holes]).compile(source)
         except JSONPathError as error:
             at = error.token.index if error.token else 0
@@ -91,8 +93,10 @@ class JsonPath:
         except (ArithmeticError, AssertionError, LookupError, RecursionError, ValueError) as error:
             # The reader of paths lets some of its own slips through, such as a number beyond all floats.
             raise PathMistake(f"it cannot be read; {_EXAMPLES}", 1) from error
-        if descents > 1:
+        if kinds[TokenType.DOUBLE_DOT] > 1:
             raise PathMistake("accepted is one `..` in a path", 1)
+        if kinds[TokenType.COMMA] > MAX_COMMAS:
+            raise PathMistake(f"accepted are at most {MAX_COMMAS} commas in a path", 1)
         return cls(source, holes, query)
 
     def first(self, document: JsonValue, scope: Scope = _NO_SCOPE) -> JsonValue:

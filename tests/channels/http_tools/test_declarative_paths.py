@@ -230,6 +230,11 @@ class TestMistakes:
         path.first(ORDERS, Scope(args={"x": value}))
         path.first([[1, "1", None, True], {"a": {"a": [1.5]}}], Scope(args={"x": value}))
 
+    def test_that_would_look_at_the_same_again_and_again_are_refused(self) -> None:  # V9
+        with pytest.raises(PathMistake, match="at most 3 commas"):
+            JsonPath.parse("$" + "[*,*]" * 20 + ".x")
+        assert JsonPath.parse("$.orders[0]['a,b,c,d,e','id']").first(ORDERS) == "a"
+
     def test_name_the_place_behind_a_placeholder_in_the_text_as_written(self) -> None:  # V1
         with pytest.raises(PathMistake, match="character 34"):
             JsonPath.parse("$.a[?@.b == {{args.order_number}}%]")
