@@ -17,6 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final, Literal, cast
 
+import orjson
+
 from channels.chat.inheritance import Effective, KnownTools, effective, table_findings
 from channels.chat.rows import ORCHESTRATOR, SMALLTALK, Fields, StoredRow, merge_patch, row_findings, whole
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide, RetryLater
@@ -74,7 +76,11 @@ BOOTSTRAP: Final[Sequence[Fields]] = (
 
 FRESH_S: Final = 1.0
 MOST_HISTORY: Final = 500
+MOST_HISTORY_BYTES: Final = 256 * 1024
+"""Of one row; its last change stands there, whatever it has."""
 MOST_AGENTS: Final = 500
+MOST_TABLE_BYTES: Final = 8 * 1024 * 1024
+"""Of a tenant's rows together, as JSON: all of them are read every `FRESH_S`, while others talk."""
 ATTEMPTS: Final = 5
 HELD_S: Final = 5.0
 WAIT_S: Final = 15.0
@@ -142,7 +148,8 @@ class AgentTable:
         return found
 
     async def create(self, tenant_id: str, raw: JsonValue, by: str) -> StoredRow:
-        """Raises CorrectTheInput `agent_invalid`, ReloadAndDecide `agent_name_taken`, RetryLater."""
+        """Raises CorrectTheInput `agent_invalid`, ReloadAndDecide `agent_name_taken`, `too_many_agents` or
+        `table_too_large`, RetryLater."""
         async with self._alone(tenant_id):
             fields = await self._checked(tenant_id, raw)
             record = await self._store.get(tenant_id, str(fields["name"]))
@@ -168,7 +175,7 @@ class AgentTable:
 
         Raises LookElsewhere `agent_unknown`, CorrectTheInput `agent_invalid`, and `revision_stale` where
         `if_match` is another revision than the stored one, ReloadAndDecide `agent_is_base` for the deletion
-        of another one's base, RetryLater.
+        of another one's base, `table_too_large`, RetryLater.
         """
         async with self._alone(tenant_id):
             for _ in range(ATTEMPTS):
@@ -253,7 +260,12 @@ class AgentTable:
         found += await self.findings(tenant_id, raw)
         if found:
             raise CorrectTheInput("agent_invalid", "the row breaks rules of the table", found)
-        return whole(cast("Fields", raw))
+        fields = whole(cast("Fields", raw))
+        rows = {**await self.rows(tenant_id), str(fields["name"]): StoredRow(0, fields)}
+        if sum(len(orjson.dumps(row.fields)) for row in rows.values()) > MOST_TABLE_BYTES:
+            message = f"the agents of a table have at most {MOST_TABLE_BYTES} bytes together"
+            raise ReloadAndDecide("table_too_large", message)
+        return fields
 
     async def _after(self, tenant_id: str, row: StoredRow, change: Change | None) -> StoredRow | None:
         if change is not None:
@@ -293,8 +305,14 @@ class AgentTable:
             },
         }
         row: JsonValue = None if after is None else {"revision": after.revision, "fields": dict(after.fields)}
-        history: list[JsonValue] = [*old, line]
-        body: dict[str, JsonValue] = {"row": row, "history": history[-MOST_HISTORY:]}
+        history: list[JsonValue] = [line]
+        left = MOST_HISTORY_BYTES - len(orjson.dumps(line))
+        for each in reversed(old[1 - MOST_HISTORY :]):
+            left -= len(orjson.dumps(each))
+            if left < 0:
+                break
+            history.insert(0, each)
+        body: dict[str, JsonValue] = {"row": row, "history": history}
         if record is None:
             return Record(name, body, position=int(at.timestamp() * 1_000_000))
         return replace(record, body=body, serial=record.serial + 1)

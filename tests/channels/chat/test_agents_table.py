@@ -252,3 +252,32 @@ async def test_two_replicas_begin_with_the_same_rows_and_keep_what_was_edited(tm
         assert rows["smalltalk_agent"]["role"] == "A poet."
         assert rows["orchestrator"]["tools"] == []
         assert rows["orchestrator"]["revision"] == 1
+
+
+async def test_many_changes_of_a_large_row_are_not_read_with_every_message(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C1
+    monkeypatch.setattr(table, "MOST_HISTORY_BYTES", 10_000)
+    await chat.add(WEATHER)
+    for task in ("a" * 3_000, "b" * 3_000, "c" * 3_000, "d" * 20_000):
+        assert (await chat.http.patch("/v1/ai-agents/weather_agent", json={"task": task})).status_code == 200
+    history = (await chat.http.get("/v1/ai-agents/weather_agent/history")).json()
+    assert [line["revision"] for line in history] == [5]
+    await chat.http.patch("/v1/ai-agents/weather_agent", json={"role": "r"})
+    await chat.http.patch("/v1/ai-agents/weather_agent", json={"role": "s"})
+    history = (await chat.http.get("/v1/ai-agents/weather_agent/history")).json()
+    assert [line["revision"] for line in history] == [6, 7]
+
+
+async def test_the_rows_of_a_table_have_a_size_together(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C1
+    monkeypatch.setattr(table, "MOST_TABLE_BYTES", 20_000)
+    await chat.add({**WEATHER, "task": "a" * 9_000})
+    large = {"task": "b" * 15_000}
+    made = await chat.http.post("/v1/ai-agents", json={**ORDERS, **large})
+    changed = await chat.http.patch("/v1/ai-agents/weather_agent", json={"role": "r" * 15_000})
+    for refused in (made, changed):
+        assert (refused.status_code, refused.json()["code"]) == (409, "table_too_large")
+    assert (await chat.http.patch("/v1/ai-agents/weather_agent", json={"task": "a"})).status_code == 200
+    assert (await chat.http.post("/v1/ai-agents", json={**ORDERS, "task": "b" * 9_000})).status_code == 201
