@@ -37,6 +37,8 @@ KIN_WORTH: Final = 0.6
 KIN_LETTERS: Final = 5
 DIGITS: Final = 4
 MOST_WORDS: Final = 200
+MOST_READ: Final = 20_000
+"""Characters of a row that are read, its description first: nobody is answered meanwhile."""
 DEFAULT_LANGUAGE: Final = "en"
 
 _WORD: Final = re.compile(r"[^\W_]+")
@@ -232,7 +234,7 @@ def _lines(agent: Effective) -> list[str]:
     tools = (str(cast("Mapping[str, JsonValue]", tool).get("description") or "") for tool in names.values())
     parts = [str(fields[name] or "") for name in ("description", "role", "task")]
     texts = [agent.name, *parts, *(str(item) for each in lists for item in each), *names, *tools]
-    return [line for text in texts for line in _LINE.split(text) if line]
+    return [line for line in _LINE.split("\n".join(texts)[:MOST_READ]) if line]
 
 
 def _fold(text: str) -> str:

@@ -30,6 +30,7 @@ OWN_FIELDS: Final = ("name", "enabled", "base_agent")
 """Never inherited."""
 
 MOST_LIST: Final = 500
+MOST_LANGUAGES: Final = 20
 MOST_FINDINGS: Final = 200
 RESERVED_TOOLS: Final = frozenset({"ask_user", "refuse", "change_task", "end_call"})
 
@@ -121,7 +122,8 @@ class AgentRow(pydantic.BaseModel):
     examples: Lines | None = None
     languages: (
         Annotated[
-            tuple[Annotated[str, pydantic.AfterValidator(_a_language)], ...], pydantic.Field(strict=False)
+            tuple[Annotated[str, pydantic.AfterValidator(_a_language)], ...],
+            pydantic.Field(max_length=MOST_LANGUAGES, strict=False),
         ]
         | None
     ) = None

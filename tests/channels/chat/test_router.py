@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from benchmarks.chat_router import REFUSED_GOAL, TOP_1_GOAL, TOP_3_GOAL, decisions, measured, read_table
@@ -87,6 +89,15 @@ def test_scores_are_from_0_to_1_and_strange_words_reach_little() -> None:  # C7
     assert 0 < router.scores("order a zeppelin quickly please")["a"] < 0.6
     assert router.scores("zeppelin") == {"a": 0, "b": 0}
     assert router.scores("") == {"a": 0, "b": 0}
+
+
+def test_of_a_row_its_first_pages_are_read() -> None:  # C7
+    lines: list[JsonValue] = [" ".join(f"w{line}x{word}" for word in range(150)) for line in range(400)]
+    began = time.process_time()
+    router = router_of({"name": "a", "description": "The weather.", "examples": lines})
+    assert time.process_time() - began < 3
+    assert router.scores("weather")["a"] > 0.9
+    assert router.scores("w399x149")["a"] == 0.0
 
 
 def test_the_language_of_a_message_is_guessed_by_its_commonest_words() -> None:  # C6

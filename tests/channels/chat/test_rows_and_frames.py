@@ -127,6 +127,12 @@ class TestRows:
     def test_everything_that_is_wrong_is_told_at_once(self, row: Any, found: list[Any]) -> None:
         assert [(each.pointer, each.code, each.message) for each in row_findings(row)] == found  # C1
 
+    def test_an_agent_speaks_no_thousand_languages(self) -> None:
+        codes = [f"{one}{other}" for one in "abcdefgh" for other in "abcdefgh"]
+        found = list(row_findings({"name": "a", "languages": codes}))
+        assert [each.pointer for each in found] == ["/languages"]  # C1
+        assert list(row_findings({"name": "a", "languages": codes[:20]})) == []
+
     @pytest.mark.parametrize("place", ["headers", "pre_steps"])
     def test_the_environment_is_read_as_far_as_the_operator_lets_rows(
         self, place: str, monkeypatch: pytest.MonkeyPatch
