@@ -12,6 +12,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -35,7 +36,6 @@ from flow_engine.vocabulary import Channel, HumanOutcome
 
 YAML = "application/yaml"
 LONGEST_TEXT, LONGEST_TESTS = 4_000, 524_288
-TURNS = ("text", "changeTask", "memory", "hangup", "newContact", "humanTask", "wait")
 _TRIES = "/flows/{flow_id}/try"
 _ONE = _TRIES + "/{try_id}"
 
@@ -134,16 +134,8 @@ class TurnFields(Body):
     @property
     def asked(self) -> Mapping[str, object]:
         """What is asked for, by its name in JSON. More or less than one is a mistake."""
-        names = {
-            "text": self.text,
-            "changeTask": self.change_task,
-            "memory": self.memory,
-            "hangup": self.hangup,
-            "newContact": self.new_contact,
-            "humanTask": self.human_task,
-            "wait": self.wait,
-        }
-        return {name: value for name, value in names.items() if value is not None}
+        given = {name: getattr(self, attribute) for name, attribute in TURNS.items()}
+        return {name: value for name, value in given.items() if value is not None}
 
     def step(self) -> Said | format.Action:
         """Raises CorrectTheInput `body_invalid` for values that no step takes."""
@@ -169,6 +161,10 @@ class TurnFields(Body):
         except ValidationError as error:
             findings = [Finding(pointer(*p.place), p.kind, p.message) for p in problems_of(error)]
             raise CorrectTheInput("body_invalid", "this cannot be done in a turn", findings) from None
+
+
+TURNS = {to_camel(name): name for name in TurnFields.model_fields if name != "language"}
+"""What a turn can ask for, by its name in JSON."""
 
 
 def _turn_faults(fields: Mapping[str, object]) -> Iterator[str]:
