@@ -22,6 +22,7 @@ import msgspec
 import orjson
 
 from flow_engine import values
+from flow_engine.documents.findings import nearest, quoted
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, pointer
 from flow_engine.values import JsonValue
 
@@ -198,8 +199,9 @@ def prepare_tool_writes(
             findings.extend(_breaches_of_sender(at, write, contacts))
         spec = specs.resolve(write.var)
         if spec is None:
-            names = values.listed(known.name for known in specs)
-            findings.append(_finding(at, "varId", "variable_unknown", f"the flow's variables are {names}"))
+            known = nearest(write.var, [spec.name for spec in specs])
+            unknown = f"there is no variable {quoted(write.var)}; {known}"
+            findings.append(_finding(at, "varId", "variable_unknown", unknown))
             continue
         if first_at.setdefault(spec.id, at) != at:
             other = f"variable {spec.name!r} is already in entry {first_at[spec.id]} of this batch"

@@ -10,7 +10,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from flow_engine.documents.findings import Problem, problems_of
+from flow_engine.documents.findings import Problem, nearest, problems_of, quoted
 from flow_engine.errors import pointer
 from flow_engine.json_values import as_object
 from flow_engine.runtime.compiled import CompiledFlow
@@ -182,8 +182,7 @@ def sound_part(expected: object) -> format.ExpectBody:
 
 
 def unknown_in(expected: format.ExpectBody, flow: CompiledFlow) -> Iterator[tuple[str, str, str]]:
-    """The key, a code and a message for each list of names that the flow does not have. Empty when it has
-    all."""
+    """The key, a code and a message for each name that the flow does not have. Empty when it has all."""
     included = (tool for server in flow.document.mcp_servers for tool in server.included_tools)
     tools = {tool.tool_name for tool in included if tool.tool_name is not None}
     for key, names in named_by(expected).items():
@@ -203,8 +202,8 @@ def unknown_in(expected: format.ExpectBody, flow: CompiledFlow) -> Iterator[tupl
             code, what = "unknown_task", "task"
             unknown = [name for name in names if flow.task_named(name) is None]
             known = [task.name for task in flow.tasks.values()]
-        if unknown:
-            yield key, code, f"the flow has no {what} {listed(unknown)}; it has {listed(known)}"
+        for name in unknown:
+            yield key, code, f"the flow has no {what} {quoted(name)}; {nearest(name, known)}"
 
 
 def named_by(expected: format.ExpectBody) -> Mapping[str, Iterable[str]]:

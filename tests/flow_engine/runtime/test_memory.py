@@ -186,7 +186,9 @@ class TestToolWrites:
             prepared(write("nowhere", 1, contact_id="c9"))
         contact, variable = raised.value.findings
         assert contact.message == "the conversation's contacts are 'c1', 'c2'"  # F19
-        assert variable.message == "the flow's variables are 'date', 'size', 'visit', 'phone'"
+        assert variable.message == (
+            "there is no variable 'nowhere'; accepted are 'date', 'phone', 'size', 'visit'"
+        )
 
     @pytest.mark.parametrize("author", ["convMiner", " convminer ", "CONVMINER"])
     def test_no_tool_can_pass_for_the_miner(self, author: str) -> None:

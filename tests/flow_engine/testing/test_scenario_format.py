@@ -270,6 +270,16 @@ def test_a_mistake_of_an_expectation_hides_no_unknown_name_in_it(
     assert sorted(each.code for each in found) == sorted([code, "unknown_task", "unknown_variable"])
 
 
+def test_each_unknown_name_is_told_with_the_nearest_that_there_are(tmp_path: Path) -> None:  # F4
+    step = "{task: deliverry, missing: [quantty, giftWarp]}"
+    found = mistakes(tmp_path, f"scenarios: [{{name: a, steps: [expect: {step}]}}]")
+    assert [each.message for each in found] == [
+        "the flow has no task 'deliverry'; nearest are 'delivery'",
+        "the flow has no variable 'quantty'; nearest are 'quantity'",
+        "the flow has no variable 'giftWarp'; nearest are 'giftWrap'",
+    ]
+
+
 def test_tasks_and_variables_go_by_id_or_name(tmp_path: Path) -> None:  # F4 F5
     found = mistakes(
         tmp_path,

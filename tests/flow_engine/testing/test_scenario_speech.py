@@ -112,7 +112,7 @@ def test_a_checkpoint_that_the_flow_lacks_is_a_mistake(tmp_path: Path) -> None:
     text = "scenarios: [{name: a, steps: [{expect: {checkpoints: [moon]}}]}]\n"
     [found] = mistakes(tmp_path, text, flow=version(tmp_path))
     assert (found.pointer, found.code) == ("/scenarios/0/steps/0/expect/checkpoints", "unknown_checkpoint")
-    assert "'Greeted', 'Asked why'" in found.message
+    assert found.message == "the flow has no checkpoint 'moon'; accepted are 'Asked why', 'Greeted'"
 
 
 def test_a_task_that_is_entered_because_of_what_was_said_is_covered(tmp_path: Path) -> None:

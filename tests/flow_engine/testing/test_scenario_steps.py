@@ -34,14 +34,12 @@ def test_a_step_that_fails_says_why_and_what_would_be_accepted(tmp_path: Path) -
 
 
 def test_a_rejected_batch_says_every_error(tmp_path: Path) -> None:  # F19
-    assert complaints(tmp_path, "- memory: {bagGrams: 1, cart: x, nothing: 2}")[1:5] == [
+    assert complaints(tmp_path, "- memory: {bagGrams: 1, cart: x, bagGram: 2}")[1:5] == [
         "failed with memory_invalid: nothing of the batch was stored",
         "/0/value enum_value_unknown: 'bagGrams': accepted is one of 250, 500, 1000",
         "/1/descriptionForLLM description_required: custom variable 'cart' needs at least one {name, value} "
         "for the model to read",
-        "/2/varId variable_unknown: the flow's variables are 'cart', 'quantity', 'bagGrams', "
-        "'deliveryMethod', 'deliveryDate', 'giftWrap', 'deliveryAddress', 'orderNumber', "
-        "'customerPhone', 'paymentStatus'",
+        "/2/varId variable_unknown: there is no variable 'bagGram'; nearest are 'bagGrams'",
     ]
 
 
