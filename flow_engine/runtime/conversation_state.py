@@ -92,6 +92,11 @@ class ConversationState:
         return bool(holds) and self.status in holds
 
     @property
+    def is_read_first(self) -> bool:
+        """A person decides on what the AI says now. What is spoken cannot be held back."""
+        return bool(self.task.kind.holds) and self.session.latest_contact.channel != "phone"
+
+    @property
     def changed(self) -> bool:
         return self.session.revision != self.revision_before
 

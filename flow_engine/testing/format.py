@@ -59,7 +59,7 @@ def _moment(value: object) -> datetime:
     return moment.astimezone(UTC)
 
 
-def _short_for(key: str, kind: type = str) -> pydantic.BeforeValidator:
+def short_for(key: str, kind: type = str) -> pydantic.BeforeValidator:
     """A text (or list) alone stands for the mapping with that one key, nothing for the empty mapping."""
 
     def expand(value: object) -> object:
@@ -216,7 +216,7 @@ def every_of(names: Names | None) -> tuple[str, ...]:
     return () if names is None else names.exactly or names.includes or ()
 
 
-NameList = Annotated[Names, _short_for("exactly", list)]
+NameList = Annotated[Names, short_for("exactly", list)]
 Texts = Annotated[
     tuple[_Text, ...],
     pydantic.BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
@@ -273,15 +273,15 @@ class ExpectBody(Shape):
 
 
 class OpenContact(Shape):
-    contact: Annotated[NewContactBody, _short_for("id")]
+    contact: Annotated[NewContactBody, short_for("id")]
 
 
 class Say(Shape):
-    utterance: Annotated[UtteranceBody, _short_for("body")]
+    utterance: Annotated[UtteranceBody, short_for("body")]
 
 
 class Speak(Shape):
-    say: Annotated[SayBody, _short_for("body")]
+    say: Annotated[SayBody, short_for("body")]
 
 
 class Read(Shape):
@@ -303,11 +303,11 @@ class ChangeTask(Shape):
 
 
 class HumanTask(Shape):
-    human_task: Annotated[HumanTaskBody, _short_for("outcome")]
+    human_task: Annotated[HumanTaskBody, short_for("outcome")]
 
 
 class EndContact(Shape):
-    end_contact: Annotated[EndContactBody, _short_for("reason")]
+    end_contact: Annotated[EndContactBody, short_for("reason")]
 
 
 class Wait(Shape):

@@ -17,6 +17,7 @@ from flow_engine.idempotency import FinalReply
 from flow_engine.json_paths import description_of, mapped_values
 from flow_engine.runtime import commands, compiled, memory
 from flow_engine.runtime.human_part import HumanReport
+from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.testing import format
 from flow_engine.testing.bench import InstalledFlow, Stage
 from flow_engine.testing.expectations import Outcome, differences, unexpected
@@ -109,12 +110,14 @@ class Player:
         return None
 
     async def missed(self, expected: format.ExpectBody, outcome: Outcome) -> Sequence[str]:
-        """What does not hold now, as the next request would find it, after this outcome; nothing is written.
-        Lines."""
+        """What does not hold now, after this outcome. Lines."""
+        return list(differences(expected, outcome, await self.now()))
+
+    async def now(self) -> ConversationalFlowRunner | None:
+        """The conversation as the next request would find it, None before it has begun; nothing is written."""
         transactor, conversation = self.stage.transactor, self.stage.conversation
         loaded = await transactor.memory.load(conversation)
-        runner = None if loaded.session is None else await transactor.resume(conversation, loaded)
-        return list(differences(expected, outcome, runner))
+        return None if loaded.session is None else await transactor.resume(conversation, loaded)
 
     async def act(self, step: format.Step) -> Outcome:
         stage, kind = self.stage, format.kind_of(step)

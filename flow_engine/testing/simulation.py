@@ -68,14 +68,27 @@ class Persona(format.Shape):
     max_turns: Annotated[int, pydantic.Field(alias="maxTurns", ge=1, le=MOST_TURNS)] = 12
 
 
+def _by_a_person(decision: format.HumanTaskBody) -> format.HumanTaskBody:
+    if decision.outcome not in ("approved", "edited", "rejected"):
+        raise format.refused("accepted is one of 'approved', 'edited' and 'rejected'")
+    return decision
+
+
+_Decision = Annotated[
+    format.HumanTaskBody, format.short_for("outcome"), pydantic.AfterValidator(_by_a_person)
+]
+
+
 class AgentAction(format.Shape):
-    """One thing that the agent did. `refused` is the code that it was refused with when it was recorded."""
+    """One thing that the agent did. `refused` is the code that it was refused with when it was recorded.
+    `decision` is a person's, on what it says in a task with approval; left out, it is approved."""
 
     change_task: str | None = None
     memory: Annotated[tuple[format.MemoryEntryBody, ...], pydantic.BeforeValidator(format.entries)] | None = (
         None
     )
     say: _Words | None = None
+    decision: _Decision | None = None
     refused: str | None = None
 
     @pydantic.model_validator(mode="after")
@@ -83,6 +96,8 @@ class AgentAction(format.Shape):
         done = [name for name in ("change_task", "memory", "say") if getattr(self, name) is not None]
         if len(done) != 1:
             raise format.refused("accepted is exactly one of 'change_task', 'memory' and 'say'")
+        if self.decision is not None and self.say is None:
+            raise format.refused("accepted is 'decision' beside 'say' alone")
         return self
 
 
@@ -255,7 +270,7 @@ class Simulation:
         self.saw(f"user: {words!r}", await self.player.act(format.Speak(say=format.SayBody(body=words))))
 
     async def do(self, action: AgentAction) -> Outcome:
-        """The agent's: what is refused and not marked so is a failure of the run."""
+        """The agent's: what is refused and not marked so is a failure."""
         step = step_of(action)
         match step:
             case format.Remember():
@@ -264,8 +279,20 @@ class Simulation:
                 shown = f"change_task: {step.change_task}"
             case format.Say():
                 shown = f"say: {step.utterance.body!r}"
-        self.saw(shown, await self.player.act(step), action.refused)
+        runner = await self.player.now() if action.say is not None else None
+        held = action.decision is not None or (runner is not None and runner.is_read_first)
+        self.saw(shown, await (self._read_first(action) if held else self.player.act(step)), action.refused)
         return self.last
+
+    async def _read_first(self, action: AgentAction) -> Outcome:
+        """What is said is put before a person, who decides, and goes out unless it is rejected."""
+        decision = action.decision or format.HumanTaskBody(outcome="approved")
+        waiting = format.HumanTaskBody(outcome="waiting", text=action.say)
+        for body in (waiting, decision):
+            outcome = await self.player.act(format.HumanTask(human_task=body))
+            if refusal_of(outcome) is not None or body.outcome == "rejected":
+                return outcome
+        return await self.player.act(step_of(action.model_copy(update={"say": decision.text or action.say})))
 
     async def verdict(self, number: int, turns: int, opinion: Opinion | None = None) -> RunVerdict:
         missed = await self.missed()

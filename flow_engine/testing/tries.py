@@ -304,9 +304,7 @@ class _Turn:
             return
 
         async def act(action: AgentAction) -> Outcome:
-            now = await self.trial.runner()
-            # What is spoken cannot be held back.
-            if action.say and now.task.kind.holds and now.session.latest_contact.channel != "phone":
+            if action.say and (await self.trial.runner()).is_read_first:
                 text = format.HumanTaskBody(outcome="waiting", text=action.say)
                 return await self.do(format.HumanTask(human_task=text))
             return await self.do(step_of(action))

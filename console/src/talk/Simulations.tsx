@@ -334,9 +334,9 @@ function OneRun({ run, jump }: { readonly run: Run; readonly jump: (taskId: stri
           }
           return (
             <p className="talk-event" key={place}>
-              {step.kind === "task"
-                ? say("changed", { task: step.text })
-                : say("remembered", { names: step.text })}
+              {step.kind === "task" ? say("changed", { task: step.text }) : null}
+              {step.kind === "memory" ? say("remembered", { names: step.text }) : null}
+              {step.kind === "rejected" ? say("simRejected", { what: step.text }) : null}
             </p>
           );
         })}

@@ -106,6 +106,19 @@ describe("a conversation", () => {
   });
 });
 
+describe("what a person has decided on", () => {
+  it("is told as it went out, or as rejected", () => {
+    const texts = [
+      { say: "All of it.", decision: { outcome: "rejected", reason: "the tea" } },
+      { say: "The tea.", decision: { outcome: "edited", text: "The wet tea." } },
+    ];
+    expect(stepsOf({ ...RUN, conversation: [{ agent: texts }] })).toEqual([
+      { by: "agent", text: "All of it.", kind: "rejected", refused: null },
+      { by: "agent", text: "The wet tea.", kind: "said", refused: null },
+    ]);
+  });
+});
+
 describe("a file", () => {
   it.each([
     ["Ruth, who wants a present", "ruth-who-wants-a-present.yaml"],

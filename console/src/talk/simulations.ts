@@ -75,13 +75,14 @@ export interface Step {
   readonly by: "user" | "agent";
   readonly text: string;
   /** What the agent did is no word of it. */
-  readonly kind: "said" | "task" | "memory";
+  readonly kind: "said" | "rejected" | "task" | "memory";
   readonly refused: string | null;
 }
 
 interface ActionTold {
   readonly say?: string;
   readonly change_task?: string;
+  readonly decision?: { readonly outcome: string; readonly text?: string };
   readonly memory?: readonly { readonly varId: string; readonly value?: unknown }[];
   readonly refused?: string;
 }
@@ -97,7 +98,11 @@ export function stepsOf(run: Run): readonly Step[] {
 
 function agentStep(action: ActionTold): Step {
   const refused = action.refused ?? null;
-  if (action.say !== undefined) return { by: "agent", text: action.say, kind: "said", refused };
+  if (action.say !== undefined) {
+    const { outcome, text } = action.decision ?? {};
+    const kind = outcome === "rejected" ? "rejected" : "said";
+    return { by: "agent", text: text ?? action.say, kind, refused };
+  }
   if (action.change_task !== undefined)
     return { by: "agent", text: action.change_task, kind: "task", refused };
   const names = (action.memory ?? []).map((entry) => entry.varId).join(", ");

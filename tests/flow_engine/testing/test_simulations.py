@@ -536,6 +536,80 @@ async def test_a_model_that_fails_ends_the_simulation(tmp_path: Path) -> None:
         await talked(tmp_path, Actors([Fails("timeout")], []))
 
 
+# --- texts that a person reads first ----------------------------------------------------------------
+
+REFUNDS = Path(__file__).parents[3] / "examples" / "refunds" / "flow.json"
+CUSTOMER = PERSONA.replace("phone", "chat")
+DECIDED = """
+    runs:
+      - turns:
+          - user: My tea came wet.
+            agent:
+              - memory: {orderNumber: 4711}
+              - change_task: refund
+              - say: We refund everything.
+                decision: {outcome: rejected, reason: only the tea}
+              - say: We refund the tea.
+                decision: {outcome: edited, text: We refund the wet tea.}
+    """
+
+
+def refunded(directory: Path, expect: str, recorded: str) -> Result:
+    persona = CUSTOMER.replace("task: colleague", f"task: refund, {expect}")
+    files = written(directory, "persona.yaml", persona), written(directory, "recorded.yaml", recorded)
+    return simulate(REFUNDS, "--persona", files[0], "--recorded", files[1])
+
+
+@pytest.mark.parametrize(
+    ("kept", "expect"),
+    [
+        (DECIDED, "status: edited, prompt_contains: «We refund the wet tea.»"),
+        (DECIDED[: DECIDED.rindex("                decision")], "status: approved"),
+        (DECIDED[: DECIDED.rindex("              - say")], "status: rejected, prompt_contains: only the tea"),
+    ],
+)
+def test_what_the_agent_writes_is_read_first_by_a_person(
+    tmp_path: Path, kept: str, expect: str
+) -> None:  # F34
+    done = refunded(tmp_path, expect, kept)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [
+        ("say: Hi., decision: timeout", "accepted is one of 'approved', 'edited' and 'rejected'"),
+        ("say: Hi., decision: edited", "outcome 'edited' needs the text"),
+        ("change_task: refund, decision: approved", "accepted is 'decision' beside 'say' alone"),
+    ],
+)
+def test_a_decision_is_one_on_a_text_of_the_agent(tmp_path: Path, action: str, told: str) -> None:  # F34
+    done = refunded(tmp_path, "status: ai", f"runs: [{{turns: [{{agent: [{{{action}}}]}}]}}]")
+    assert done.exit_code == 2
+    assert told in done.stderr
+
+
+def test_a_decision_where_no_text_waits_fails_the_run(tmp_path: Path) -> None:  # F34
+    done = refunded(tmp_path, "status: ai", "runs: [{turns: [{agent: [{say: Hi., decision: approved}]}]}]")
+    assert done.exit_code == 1
+    assert "'waiting' does not follow in task 'welcome' (AIO)" in done.stdout
+
+
+@pytest.mark.anyio
+async def test_what_a_model_writes_is_approved(tmp_path: Path) -> None:  # F34
+    actors = Actors(
+        [says("Order 4711.", done=True)],
+        [
+            calls("remember_values", values={"orderNumber": 4711}),
+            calls("change_task", task="refund"),
+            Says("We refund the tea."),
+        ],
+    )
+    persona = written(tmp_path, "p.yaml", CUSTOMER.replace("colleague}", "refund, status: approved}"))
+    done = await simulate_with(Order(REFUNDS, persona, None, None, None, None), Settings(), actors.model)
+    assert done.verdicts[0].failures == ()
+
+
 # --- recordings as text -----------------------------------------------------------------------------
 
 

@@ -69,5 +69,6 @@ export const talk = {
   simJump: "Go to “{task}”",
   simSavePersona: "Save the persona",
   simSaveRecording: "Save the recording",
+  simRejected: "A person has rejected: “{what}”",
   simRefused: "{what} was refused: {code}",
 } as const;

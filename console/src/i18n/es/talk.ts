@@ -72,5 +72,6 @@ export const talk: Translation<typeof english> = {
   simJump: "Ir a “{task}”",
   simSavePersona: "Guardar la persona",
   simSaveRecording: "Guardar la grabación",
+  simRejected: "Rechazado por una persona: «{what}»",
   simRefused: "{what} se rechazó: {code}",
 };

@@ -73,5 +73,6 @@ export const talk: Translation<typeof english> = {
   simJump: "Vai a “{task}”",
   simSavePersona: "Salva la persona",
   simSaveRecording: "Salva la registrazione",
+  simRejected: "Respinto da una persona: «{what}»",
   simRefused: "{what} è stato rifiutato: {code}",
 };
