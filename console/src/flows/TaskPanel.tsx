@@ -6,11 +6,13 @@ import {
   conditioned,
   connected,
   disconnected,
+  excluded,
   nameOf,
   type Task,
   taskById,
   tasksOf,
   type VersionDocument,
+  waysFrom,
   withoutTasks,
 } from "./document";
 import { type SchemaNode, schemaAt } from "./jsonSchema";
@@ -200,20 +202,23 @@ function Connections({ document, task, change, select, readOnly }: ConnectionsPr
   const others = tasksOf(document).filter(
     (each) => each._id !== id && !task.connectedTasks?.includes(each._id),
   );
+  const own = task.connectedTasks ?? [];
+  const everywhere = waysFrom(document, task).filter((to) => !own.includes(to));
+  const form = (to: string): ReactNode => (
+    <ConnectionForm
+      key={to}
+      document={document}
+      task={task}
+      to={to}
+      change={change}
+      select={select}
+      readOnly={readOnly}
+    />
+  );
   return (
     <section className="connections" aria-labelledby={heading}>
       <h3 id={heading}>{say("connections")}</h3>
-      {(task.connectedTasks ?? []).map((to) => (
-        <ConnectionForm
-          key={to}
-          document={document}
-          task={task}
-          to={to}
-          change={change}
-          select={select}
-          readOnly={readOnly}
-        />
-      ))}
+      {own.map(form)}
       <Field label={say("connectTo")}>
         {(field) => (
           <select
@@ -231,6 +236,12 @@ function Connections({ document, task, change, select, readOnly }: ConnectionsPr
           </select>
         )}
       </Field>
+      {everywhere.length === 0 ? null : (
+        <details className="form-more">
+          <summary>{say("globalConnections", { count: everywhere.length })}</summary>
+          <div className="stack">{everywhere.map(form)}</div>
+        </details>
+      )}
     </section>
   );
 }
@@ -247,6 +258,7 @@ function ConnectionForm({
   const condition = task.connectionConditions?.[to];
   const target = taskById(document, to);
   const name = target === undefined ? to : nameOf(target);
+  const own = task.connectedTasks?.includes(to) ?? false;
   const put = (part: { when?: string; reason?: string; advance?: string }): void => {
     const next = Object.fromEntries(
       Object.entries({ ...condition, ...part }).filter(([, value]) => value !== ""),
@@ -301,10 +313,10 @@ function ConnectionForm({
       <Button
         kind="bare"
         disabled={readOnly}
-        aria-label={say("disconnectFrom", { name })}
-        onClick={() => change(disconnected(document, task._id, to))}
+        aria-label={say(own ? "disconnectFrom" : "excludeFrom", { name })}
+        onClick={() => change(own ? disconnected(document, task._id, to) : excluded(document, task._id, to))}
       >
-        {say("disconnect")}
+        {say(own ? "disconnect" : "exclude")}
       </Button>
     </fieldset>
   );

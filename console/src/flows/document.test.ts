@@ -4,6 +4,7 @@ import {
   conditioned,
   connected,
   disconnected,
+  excluded,
   freeName,
   newTask,
   pasted,
@@ -13,6 +14,7 @@ import {
   sendable,
   taskAt,
   taskById,
+  tasksOf,
   type VersionDocument,
   valueAt,
   withoutTasks,
@@ -49,6 +51,20 @@ describe("tasks", () => {
   it("starts elsewhere when the first task goes", () => {
     expect(withoutTasks(flow(), new Set(["welcome"])).firstTask).toBe("order");
     expect(withoutTasks(flow(), new Set(["welcome", "order", "goodbye", "lost"])).firstTask).toBe("");
+  });
+
+  it("can do without the way to a global task, and copies the condition of one", () => {
+    const global = { ...flow(), globalTasks: ["goodbye"] };
+    const document = conditioned(global, "welcome", "goodbye", { when: "true" });
+    const copies = tasksOf(document).slice(0, 1);
+    expect(taskById(pasted(document, copies, {}).document, "welcome-2")).toMatchObject({
+      connectionConditions: { goodbye: { when: "true" } },
+    });
+    expect(taskById(excluded(document, "welcome", "goodbye"), "welcome")).toMatchObject({
+      connectedTasks: ["order"],
+      connectionConditions: {},
+      excludedGlobalTasks: ["goodbye"],
+    });
   });
 
   it("copies tasks with the connections among them, under new ids and names", () => {

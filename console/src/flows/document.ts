@@ -137,6 +137,12 @@ export function disconnected(document: VersionDocument, from: string, to: string
   });
 }
 
+/** Without the way from a task to a global one. */
+export function excluded(document: VersionDocument, from: string, to: string): VersionDocument {
+  const already = taskById(document, from)?.excludedGlobalTasks ?? [];
+  return changedTask(disconnected(document, from, to), from, { excludedGlobalTasks: [...already, to] });
+}
+
 /** What has to hold on the way from one task to another; null takes it away. */
 export function conditioned(
   document: VersionDocument,
@@ -198,7 +204,8 @@ export function pasted(
       renamed.get(to) ?? to,
       each,
     ]);
-    const known = conditions.filter(([to]) => within.includes(to as string));
+    const ways = [...within, ...(document.globalTasks ?? [])];
+    const known = conditions.filter(([to]) => ways.includes(to as string));
     const task: Task = {
       ...copy,
       _id: id,

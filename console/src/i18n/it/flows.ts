@@ -106,7 +106,8 @@ export const flows: Translation<typeof english> = {
   whenEntered: "Quando entrarci",
   whenEnteredHint: "I modelli scelgono il compito da questo testo.",
   prompt: "Prompt",
-  promptHint: "$vars.name mostra un valore; i nomi si completano mentre scrivi.",
+  promptHint:
+    "$vars.nome rinvia il modello a una variabile, $values.nome ne mostra il valore; i nomi si completano mentre scrivi.",
   renderFor: "Mostralo per una conversazione",
   renderForHint: "L'id di una conversazione salvata: i suoi valori riempiono i template.",
   renderSeq: "Voce",
@@ -133,6 +134,12 @@ export const flows: Translation<typeof english> = {
   advanceAuto: "la conversazione prosegue da sé",
   disconnect: "Scollega",
   disconnectFrom: "Scollega da {name}",
+  globalConnections: {
+    one: "{count} via verso un compito globale",
+    other: "{count} vie verso compiti globali",
+  },
+  exclude: "Non da qui",
+  excludeFrom: "Non a {name} da qui",
   isFirst: "Le conversazioni cominciano qui",
   isEverywhere: "Si può entrare da ogni compito",
   allProperties: "Tutte le altre proprietà",
