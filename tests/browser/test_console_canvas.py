@@ -11,6 +11,7 @@ from typing import Any
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.console import IN_A_BROWSER, Console, call, opened_console, published, within_its_width
+from tests.service_process import ROOT
 
 pytestmark = IN_A_BROWSER
 
@@ -46,6 +47,94 @@ def colour(node: Locator) -> str:
 
 def tasks_of(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {task["_id"]: task for task in document["tasks"]}
+
+
+def of_a_sample(console: Console, changes: dict[str, Any]) -> str:
+    """Opens the graph of the sample of orders; the id of its flow."""
+    flow = call(console.base, "POST", "/v1/flows", {"name": "Tea", "campaignId": "c", "updatedBy": "ada"})
+    document = {**json.loads((ROOT / "flows" / "samples" / "order.en.json").read_text("utf-8"))["version"]}
+    del document["conversationalFlowId"]
+    call(console.base, "POST", f"/v1/flows/{flow['id']}/versions", document | changes)
+    console.open(f"/flows/{flow['id']}/versions/{document['_id']}")
+    expect(console.page.locator(".task-node")).to_have_count(len(document["tasks"]))
+    return flow["id"]
+
+
+ON_NO_TASK = """() => ![...document.querySelectorAll(".react-flow__edge-textwrapper")].some(label => {
+    const one = label.getBoundingClientRect()
+    return [...document.querySelectorAll(".task-node")].some(task => {
+        const other = task.getBoundingClientRect()
+        return one.left < other.right && one.right > other.left &&
+            one.top < other.bottom && one.bottom > other.top
+    })
+})"""
+
+
+def test_labels_of_connections_lie_on_no_task_and_are_whole_when_selected(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        of_a_sample(console, {})
+        page = console.page
+        labels = page.locator(".react-flow__edge-textwrapper")
+        expect(labels).to_have_count(7)
+        page.wait_for_function(ON_NO_TASK)
+        way = page.locator(".react-flow__edge[data-id='delivery → payment']")
+        expect(way).to_contain_text("suggest [cart, d…")
+        way.focus()
+        page.keyboard.press("Enter")
+        expect(way.locator("text")).to_have_text("→ suggest [cart, deliveryMethod]")
+        console.was_clean()
+
+
+def test_the_way_to_a_global_task_has_its_condition_and_can_be_done_without(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        flow_id = of_a_sample(console, {"globalTasks": ["complaint"]})
+        page = console.page
+        page.get_by_label("Search tasks").fill("payment")
+        panel = page.get_by_role("region", name="payment")
+        panel.get_by_text("1 way to a global task").click()
+        way = panel.get_by_role("group", name="→ complaint")
+        way.get_by_label("Condition").fill("vars.quantity > 10")
+        way.get_by_label("Once it can be taken").select_option("the model is told to go on")
+        task = saved_task(console, flow_id, "payment")
+        condition = {"when": "vars.quantity > 10", "advance": "suggest"}
+        assert task["connectionConditions"]["complaint"] == condition
+        assert "complaint" not in task["connectedTasks"]
+        console.is_accessible()
+        panel.get_by_role("button", name="Not to complaint from here").click()
+        expect(way).to_have_count(0)
+        task = saved_task(console, flow_id, "payment")
+        assert task["excludedGlobalTasks"] == ["complaint"]
+        assert "complaint" not in task["connectionConditions"]
+        console.was_clean()
+
+
+def saved_task(console: Console, flow_id: str, task_id: str) -> dict[str, Any]:
+    console.page.get_by_role("button", name="Save draft").click()
+    expect(console.page.get_by_text("Draft saved")).to_be_visible()
+    expect(console.page.get_by_text("Unsaved changes")).to_have_count(0)
+    version = console.page.url.rpartition("/")[2]
+    return tasks_of(call(console.base, "GET", f"/v1/flows/{flow_id}/versions/{version}"))[task_id]
+
+
+BESIDE_ITS_PANEL = """() => {
+    const [task, panel] = [".task-node.selected", ".task-panel"].map(
+        each => document.querySelector(each).getBoundingClientRect())
+    return panel.left - (task.left + task.right) / 2 > 100
+}"""
+
+
+def test_the_search_goes_on_to_the_next_task_and_says_when_there_is_none(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        of_a_sample(console, {})
+        page, search = console.page, console.page.get_by_label("Search tasks")
+        search.fill("order")
+        for found in ("take order", "order status", "take order"):
+            expect(page.get_by_role("region", name=found)).to_be_visible()
+            page.wait_for_function(BESIDE_ITS_PANEL)
+            search.press("Enter")
+        search.fill("nowhere")
+        expect(search).to_have_attribute("aria-invalid", "true")
+        console.was_clean()
 
 
 def test_copied_tasks_are_pasted_with_the_connections_among_them(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ import {
 } from "./document";
 import { edgesOf, inOwnLayers, nodesOf, type Shown, type TaskNodeType } from "./graph";
 import { arranged, layered, NODE } from "./layout";
+import { TaskEdge } from "./TaskEdge";
 import { TaskNode } from "./TaskNode";
 import "@xyflow/react/dist/style.css";
 import "./canvas.css";
@@ -60,6 +61,7 @@ export interface CanvasProps {
 
 // One object each: with another one at a render React Flow lets every node and edge look again at all there is.
 const NODE_TYPES = { task: TaskNode };
+const EDGE_TYPES = { way: TaskEdge };
 const MULTI_SELECTION_KEYS = ["Shift", "Control", "Meta"];
 const NONE: ReadonlySet<string> = new Set();
 const FIT = { maxZoom: 1 };
@@ -181,12 +183,17 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
   useEffect(() => {
     if (settled && !lookedAround.current) void flow.fitView(FIT);
   }, [settled, flow]);
+  const frame = useRef<HTMLDivElement>(null);
   const look = useCallback(
     (id: string) => {
       lookedAround.current = true;
       const at = flow.getNode(id)?.position;
-      if (at !== undefined)
-        void flow.setCenter(at.x + NODE.width / 2, at.y + NODE.height / 2, { zoom: 1, duration: 200 });
+      if (at === undefined) return;
+      // Beside its panel, where that leaves room.
+      const aside = frame.current?.nextElementSibling?.clientWidth ?? 0;
+      const width = frame.current?.clientWidth ?? 0;
+      const x = at.x + NODE.width / 2 + (width - aside > NODE.width ? aside / 2 : 0);
+      void flow.setCenter(x, at.y + NODE.height / 2, { zoom: 1, duration: 200 });
     },
     [flow],
   );
@@ -237,7 +244,6 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
     void flow.fitView({ duration: 200 });
   };
 
-  const frame = useRef<HTMLDivElement>(null);
   const search = useRef<HTMLInputElement>(null);
   const keys: Readonly<Record<string, () => void>> = {
     "mod+z": undo,
@@ -259,17 +265,19 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
     event.preventDefault();
     act();
   };
-  const find = (text: string): void => {
+  const [found, setFound] = useState(true);
+  /** The first task with a text in its name or id, or the next one after that which is selected. */
+  const find = (text: string, next = false): void => {
     const low = text.trim().toLowerCase();
-    const hit =
-      low === ""
-        ? undefined
-        : tasksOf(document).find(
-            (task) => nameOf(task).toLowerCase().includes(low) || task._id.toLowerCase().includes(low),
-          );
+    const hits = tasksOf(document).filter(
+      (task) => nameOf(task).toLowerCase().includes(low) || task._id.toLowerCase().includes(low),
+    );
+    const at = next ? hits.findIndex((task) => shown.selected.has(task._id)) + 1 : 0;
+    const hit = low === "" ? undefined : hits[at % hits.length];
+    setFound(low === "" || hit !== undefined);
     if (hit === undefined) return;
     select(new Set([hit._id]));
-    look(hit._id);
+    requestAnimationFrame(() => look(hit._id)); // its panel is there by then
   };
 
   return (
@@ -301,13 +309,16 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
           className="canvas-search"
           aria-label={say("searchTasks")}
           placeholder={say("searchTasks")}
+          aria-invalid={!found}
           onChange={(event) => find(event.target.value)}
+          onKeyDown={(event) => event.key === "Enter" && find(event.currentTarget.value, true)}
         />
       </div>
       <ReactFlow<TaskNodeType>
         nodes={nodes}
         edges={edgesDrawn}
         nodeTypes={NODE_TYPES}
+        edgeTypes={EDGE_TYPES}
         onNodesChange={moved}
         onEdgesChange={edgesChanged}
         onNodeDragStart={dragStarted}
@@ -318,6 +329,7 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
         nodesConnectable={!readOnly}
         deleteKeyCode={null}
         multiSelectionKeyCode={MULTI_SELECTION_KEYS}
+        elevateEdgesOnSelect
         minZoom={0.05}
         fitView
         fitViewOptions={FIT}

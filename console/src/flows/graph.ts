@@ -50,12 +50,6 @@ export function nodesOf(
   }));
 }
 
-const LONGEST_LABEL = 42;
-
-function cut(text: string): string {
-  return text.length <= LONGEST_LABEL ? text : `${text.slice(0, LONGEST_LABEL - 1)}…`;
-}
-
 /** A connection's label: its condition, then the variables that its target requires. */
 function labelOf(from: Task, to: Task, variables: ReadonlyMap<string, string>): string {
   const condition = from.connectionConditions?.[to._id];
@@ -79,9 +73,10 @@ export function edgesOf(document: VersionDocument, selected: ReadonlySet<string>
       return [
         {
           id: `${from._id} → ${id}`,
+          type: "way",
           source: from._id,
           target: id,
-          label: cut(label),
+          label,
           ariaLabel: `${nameOf(from)} → ${nameOf(to)}${label === "" ? "" : `: ${label}`}`,
           className: conditioned ? "conditioned" : "",
           selected: selected.has(`${from._id} → ${id}`),

@@ -4,7 +4,7 @@ import workerAddress from "elkjs/lib/elk-worker.min.js?url";
 import { type Point, tasksOf, type VersionDocument } from "./document";
 
 export const NODE = { width: 232, height: 96 } as const;
-const GAP = { x: 150, y: 40 } as const;
+export const GAP = { x: 150, y: 40 } as const;
 
 /** A task's column is its distance from the first task. Takes no time worth mentioning. */
 export function layered(document: VersionDocument): Readonly<Record<string, Point>> {
