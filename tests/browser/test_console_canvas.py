@@ -52,9 +52,9 @@ def tasks_of(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def of_a_sample(console: Console, changes: dict[str, Any]) -> str:
     """Opens the graph of the sample of orders; the id of its flow."""
     flow = call(console.base, "POST", "/v1/flows", {"name": "Tea", "campaignId": "c", "updatedBy": "ada"})
-    document = {**json.loads((ROOT / "flows" / "samples" / "order.en.json").read_text("utf-8"))["version"]}
-    del document["conversationalFlowId"]
-    call(console.base, "POST", f"/v1/flows/{flow['id']}/versions", document | changes)
+    sample = json.loads((ROOT / "flows" / "samples" / "order.en.json").read_text("utf-8"))["version"]
+    document = {name: value for name, value in sample.items() if name != "conversationalFlowId"} | changes
+    call(console.base, "POST", f"/v1/flows/{flow['id']}/versions", document)
     console.open(f"/flows/{flow['id']}/versions/{document['_id']}")
     expect(console.page.locator(".task-node")).to_have_count(len(document["tasks"]))
     return flow["id"]
@@ -114,6 +114,55 @@ def saved_task(console: Console, flow_id: str, task_id: str) -> dict[str, Any]:
     expect(console.page.get_by_text("Unsaved changes")).to_have_count(0)
     version = console.page.url.rpartition("/")[2]
     return tasks_of(call(console.base, "GET", f"/v1/flows/{flow_id}/versions/{version}"))[task_id]
+
+
+def test_variables_and_checkpoints_are_made_in_forms_and_used_by_name(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        flow_id = of_a_sample(console, {"variables": [], "checkpoints": []} | without_names())
+        page = console.page
+        page.get_by_role("tab", name="Settings").click()
+        settings = page.get_by_role("tabpanel", name="Settings")
+        for name in ("age", "member"):
+            settings.get_by_role("button", name="Add: Variables").click()
+            variable = settings.get_by_role("group", name="Variable", exact=True).last
+            variable.get_by_label("Name", exact=True).fill(name)
+            variable.get_by_label("Prompt").fill(f"The caller's {name}")
+        settings.get_by_role("button", name="Add: Checkpoints").click()
+        settings.get_by_role("group", name="Checkpoint", exact=True).get_by_label("Name").fill("Greeted")
+        console.is_accessible()
+        page.get_by_role("tab", name="Graph").click()
+        for _ in range(2):  # the checkpoint's name, then the checkpoint: what was typed before stays
+            page.get_by_role("button", name="Undo").click()
+        page.get_by_role("button", name="Redo").click()
+        page.get_by_label("Search tasks").fill("welcome")
+        panel = page.get_by_role("region", name="welcome")
+        panel.get_by_text("All other properties").click()
+        panel.get_by_label("checkpoint", exact=True).check()
+        panel.get_by_role("button", name="Add: Transition parameters").click()
+        panel.get_by_label("Variable id").select_option("member")
+        task = saved_task(console, flow_id, "welcome")
+        assert task["transitionParameters"][0]["variableId"] == "variable-2"
+        assert [each["_id"] for each in task["enabledCheckpoints"]] == ["checkpoint"]
+        console.was_clean()
+
+
+def without_names() -> dict[str, Any]:
+    """What names no variable."""
+    tasks = [
+        {
+            "_id": each,
+            "name": each,
+            "type": "AIO",
+            "description": "Enter it.",
+            "prompt": "Talk.",
+            "transitionParameters": [],
+            "closureConfig": {"multiContact": False},
+            "enabledCheckpoints": [],
+            "connectedTasks": [other],
+        }
+        for each, other in (("welcome", "goodbye"), ("goodbye", "welcome"))
+    ]
+    return {"tasks": tasks, "firstTask": "welcome", "mcpServers": []}
 
 
 BESIDE_ITS_PANEL = """() => {

@@ -1,8 +1,8 @@
 /** A form made from the JSON Schema of a place in the document. */
-import { type ReactNode, useId } from "react";
+import { type ReactNode, useId, useRef } from "react";
 import { useText } from "../i18n";
 import { Button, Field } from "../shell/kit";
-import { type VersionDocument, withValueAt } from "./document";
+import { freeName, type VersionDocument, withValueAt } from "./document";
 import { emptyOf, labelOf, resolved, type SchemaNode, typeOf, valuesOf } from "./jsonSchema";
 
 export interface FormScope {
@@ -72,12 +72,24 @@ function hintOf(node: SchemaNode): { hint?: string } {
   return node.description === undefined ? {} : { hint: node.description };
 }
 
-/** Properties that hold the `_id` or name of something in the document. */
-function namesFor(name: string, document: VersionDocument): readonly string[] | undefined {
+/** What a property can hold of the document: the `_id` or name of something, or the thing itself. */
+function namesFor(name: string, document: VersionDocument): readonly unknown[] | undefined {
   if (name === "variableId") return (document.variables ?? []).map((each) => each._id);
   if (name === "mcpServerName") return (document.mcpServers ?? []).map((each) => each.name);
   if (name === "excludedGlobalTasks") return document.globalTasks ?? [];
+  if (name === "enabledCheckpoints") return document.checkpoints ?? [];
   return undefined;
+}
+
+/** What people call a value that a property holds. */
+function shownAs(name: string, value: unknown, document: VersionDocument): string {
+  const named =
+    name === "variableId" ? document.variables : name === "excludedGlobalTasks" ? document.tasks : [];
+  return calledBy(named?.find((each) => each._id === value) ?? value) ?? String(value);
+}
+
+function idOf(value: unknown): unknown {
+  return Object(value)._id ?? value;
 }
 
 function Choice({
@@ -104,7 +116,7 @@ function Choice({
           )}
           {values.map((each, index) => (
             <option key={shown[index]} value={shown[index]}>
-              {String(each)}
+              {shownAs(name, each, scope.document)}
             </option>
           ))}
         </select>
@@ -113,7 +125,7 @@ function Choice({
   );
 }
 
-const LONG_TEXTS = new Set(["prompt", "description", "reason"]);
+const LONG_TEXTS = new Set(["prompt", "globalPrompt", "description", "reason"]);
 
 function Text({ scope, name, node, value, change }: FormProps): ReactNode {
   const text = typeof value === "string" ? value : "";
@@ -198,24 +210,32 @@ function ListForm({ scope, name, node, value, change }: FormProps): ReactNode {
   const heading = useId();
   const held = Array.isArray(value) ? (value as readonly unknown[]) : [];
   const item = resolved(scope.root, node.items) ?? {};
-  const choices = namesFor(name, scope.document) ?? valuesOf(item);
-  if (choices.length > 0) {
+  const added = useRef(-1);
+  const add = (): void => {
+    added.current = held.length;
+    change([...held, newItem(emptyOf(scope.root, item), singular(name), held)]);
+  };
+  const named = namesFor(name, scope.document);
+  const choices = named ?? valuesOf(item);
+  if (named !== undefined || choices.length > 0) {
     return (
       <fieldset className="form-group">
         <legend>{labelOf(name)}</legend>
-        {choices.map((choice) => (
-          <label className="choice" key={String(choice)}>
-            <input
-              type="checkbox"
-              disabled={scope.readOnly}
-              checked={held.includes(choice)}
-              onChange={(event) =>
-                change(event.target.checked ? [...held, choice] : held.filter((each) => each !== choice))
-              }
-            />
-            {String(choice)}
-          </label>
-        ))}
+        {choices.length === 0 ? "–" : null}
+        {choices.map((choice) => {
+          const others = held.filter((each) => idOf(each) !== idOf(choice));
+          return (
+            <label className="choice" key={String(idOf(choice))}>
+              <input
+                type="checkbox"
+                disabled={scope.readOnly}
+                checked={others.length < held.length}
+                onChange={(event) => change(event.target.checked ? [...held, choice] : others)}
+              />
+              {shownAs(name, choice, scope.document)}
+            </label>
+          );
+        })}
       </fieldset>
     );
   }
@@ -227,14 +247,14 @@ function ListForm({ scope, name, node, value, change }: FormProps): ReactNode {
           kind="bare"
           disabled={scope.readOnly}
           aria-label={`${say("add")}: ${labelOf(name)}`}
-          onClick={() => change([...held, emptyOf(scope.root, item)])}
+          onClick={add}
         >
           + {say("add")}
         </Button>
       </div>
       {held.map((each, index) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: items of any shape have no other identity
-        <div className="form-item" key={index}>
+        <Item key={index} name={calledBy(each)} open={index === added.current}>
           <SchemaForm
             scope={scope}
             name={singular(name)}
@@ -250,9 +270,68 @@ function ListForm({ scope, name, node, value, change }: FormProps): ReactNode {
           >
             {say("remove")}
           </Button>
-        </div>
+        </Item>
       ))}
     </section>
+  );
+}
+
+/** What has a name is folded under it. */
+function Item({
+  name,
+  open,
+  children,
+}: {
+  readonly name: string | undefined;
+  readonly open: boolean;
+  readonly children: ReactNode;
+}): ReactNode {
+  if (name === undefined) return <div className="form-item">{children}</div>;
+  return (
+    <details className="form-more" open={open}>
+      <summary>{name}</summary>
+      <div className="form-item">{children}</div>
+    </details>
+  );
+}
+
+/** The name of an item that has one, which may be empty. */
+function calledBy(item: unknown): string | undefined {
+  const { name, _id } = Object(item) as { readonly name?: unknown; readonly _id?: unknown };
+  if (typeof name !== "string") return undefined;
+  return name.trim() === "" ? String(_id ?? "–") : name;
+}
+
+/** An item with an `_id` and a name that no other has. */
+function newItem(empty: unknown, wanted: string, others: readonly unknown[]): unknown {
+  if (Object(empty)._id !== "") return empty;
+  const taken = others.flatMap((each) => [String(Object(each)._id), String(Object(each).name)]);
+  const id = freeName(wanted, new Set(taken));
+  return { ...Object(empty), _id: id, name: id };
+}
+
+interface PropertiesProps {
+  readonly scope: FormScope;
+  readonly properties: readonly (readonly [string, SchemaNode])[];
+  readonly of: Readonly<Record<string, unknown>>;
+  readonly put: (part: Readonly<Record<string, unknown>>, as?: string) => void;
+}
+
+/** A form for each of these properties. What is typed in one control is undone together, and nothing with it. */
+export function Properties({ scope, properties, of, put }: PropertiesProps): ReactNode {
+  return (
+    <div className="stack">
+      {properties.map(([name, node]) => (
+        <SchemaForm
+          key={name}
+          scope={scope}
+          name={name}
+          node={node}
+          value={of[name]}
+          change={(value) => put({ [name]: value }, document.activeElement?.id || undefined)}
+        />
+      ))}
+    </div>
   );
 }
 

@@ -17,7 +17,7 @@ import {
 } from "./document";
 import { type SchemaNode, schemaAt } from "./jsonSchema";
 import { PromptField, type RenderedFor } from "./PromptField";
-import { SchemaForm } from "./SchemaForm";
+import { Properties } from "./SchemaForm";
 
 interface PartProps {
   readonly document: VersionDocument;
@@ -52,8 +52,8 @@ export function TaskPanel(props: TaskPanelProps): ReactNode {
   const sayShell = useText("shell");
   const heading = useId();
   const id = task._id;
-  const put = (part: Partial<Task>, as: string): void =>
-    change(changedTask(document, id, part), `${id} ${as}`);
+  const put = (part: Partial<Task>, as?: string): void =>
+    change(changedTask(document, id, part), as === undefined ? undefined : `${id} ${as}`);
   return (
     <section
       className={props.renderedFor.conversation === "" ? "panel task-panel" : "panel task-panel wide"}
@@ -163,7 +163,7 @@ interface BySchemaProps {
   readonly document: VersionDocument;
   readonly task: Task;
   readonly schema: SchemaNode;
-  readonly put: (part: Partial<Task>, as: string) => void;
+  readonly put: (part: Partial<Task>, as?: string) => void;
   readonly readOnly: boolean;
 }
 
@@ -174,21 +174,13 @@ function BySchema({ document, task, schema, put, readOnly }: BySchemaProps): Rea
   );
   const scope = { root: schema, document, readOnly };
   const routing = schema.$defs?.RoutingParameters;
+  const forms = properties.map(
+    ([name, node]) => [name, name === "routingParameters" && routing !== undefined ? routing : node] as const,
+  );
   return (
     <details className="form-more">
       <summary>{say("allProperties")}</summary>
-      <div className="stack">
-        {properties.map(([name, node]) => (
-          <SchemaForm
-            key={`${task._id} ${name}`}
-            scope={scope}
-            name={name}
-            node={name === "routingParameters" && routing !== undefined ? routing : node}
-            value={task[name]}
-            change={(value) => put({ [name]: value }, name)}
-          />
-        ))}
-      </div>
+      <Properties key={task._id} scope={scope} properties={forms} of={task} put={put} />
     </details>
   );
 }

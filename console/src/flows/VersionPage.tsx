@@ -28,6 +28,7 @@ import { Problems } from "./Problems";
 import { FOR_NOBODY } from "./PromptField";
 import { flowsQuery, type Version, versionQuery, versionsOf, versionsQuery } from "./queries";
 import { SaveActions } from "./SaveActions";
+import { SettingsView } from "./SettingsView";
 import { TaskPanel } from "./TaskPanel";
 import { marksOf, useVerdict } from "./verdict";
 import "./flows.css";
@@ -196,11 +197,14 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
               <Tabs.Trigger className="tab" value="graph">
                 {say("graphTab")}
               </Tabs.Trigger>
+              <Tabs.Trigger className="tab" value="settings">
+                {say("settingsTab")}
+              </Tabs.Trigger>
               <Tabs.Trigger className="tab" value="document">
                 {say("documentTab")}
               </Tabs.Trigger>
             </Tabs.List>
-            {tab === "graph" && brokenText !== null ? (
+            {tab !== "document" && brokenText !== null ? (
               <p role="status" className="view-note">
                 {say("graphWaits")}
               </p>
@@ -235,6 +239,15 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                   </Boundary>
                 )}
               </Suspense>
+            </Tabs.Content>
+            <Tabs.Content value="settings" className="view" tabIndex={-1}>
+              {schema === undefined ? (
+                <Loading />
+              ) : (
+                <Boundary place={document} instead={cannotBeDrawn}>
+                  <SettingsView document={document} schema={schema} change={change} readOnly={held} />
+                </Boundary>
+              )}
             </Tabs.Content>
             <Tabs.Content value="document" className="view" tabIndex={-1}>
               <Suspense fallback={<Loading />}>

@@ -32,6 +32,7 @@ export const flows = {
   starterGoodbyePrompt: "Sum up in one sentence and say goodbye.",
   views: "Views of the version",
   graphTab: "Graph",
+  settingsTab: "Settings",
   documentTab: "Document",
   graphWaits:
     "The text of the document is not JSON at the moment. The graph shows what it was before, and can be changed again once the text is put right.",

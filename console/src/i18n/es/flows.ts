@@ -35,6 +35,7 @@ export const flows: Translation<typeof english> = {
   starterGoodbyePrompt: "Resume en una frase y despídete.",
   views: "Vistas de la versión",
   graphTab: "Grafo",
+  settingsTab: "Ajustes",
   documentTab: "Documento",
   graphWaits:
     "El texto del documento no es JSON en este momento. El grafo muestra lo que era antes, y se puede cambiar de nuevo cuando el texto esté bien.",

@@ -35,6 +35,7 @@ export const flows: Translation<typeof english> = {
   starterGoodbyePrompt: "Riassumi in una frase e saluta.",
   views: "Viste della versione",
   graphTab: "Grafo",
+  settingsTab: "Impostazioni",
   documentTab: "Documento",
   graphWaits:
     "Il testo del documento al momento non è JSON. Il grafo mostra quello che era prima, e si può cambiare di nuovo quando il testo è a posto.",
