@@ -40,7 +40,7 @@ import {
   withoutTasks,
   withTask,
 } from "./document";
-import { edgesOf, inOwnLayers, nodesOf, type Shown, type TaskNodeType } from "./graph";
+import { edgesOf, inOwnLayers, nodesOf, reused, type Shown, type TaskNodeType } from "./graph";
 import { arranged, layered, NODE } from "./layout";
 import { TaskEdge } from "./TaskEdge";
 import { TaskNode } from "./TaskNode";
@@ -107,27 +107,44 @@ function usePositions(document: VersionDocument): Positions {
   return { positions, better };
 }
 
+function useReused<Item extends { readonly id: string }>(next: Item[]): Item[] {
+  const last = useRef(next);
+  const kept = useMemo(() => reused(last.current, next), [next]);
+  useLayoutEffect(() => {
+    last.current = kept;
+  }, [kept]);
+  return kept;
+}
+
 function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly }: CanvasProps): ReactNode {
   const say = useText("flows");
   const flow = useReactFlow<TaskNodeType>();
   const { positions, better } = usePositions(document);
   const [chosenEdges, setChosenEdges] = useState<ReadonlySet<string>>(new Set());
-  const drawn = useMemo(
-    () =>
-      nodesOf(document, positions, shown, (task) =>
-        say("taskLabel", { name: nameOf(task), type: task.type }),
-      ),
-    [document, positions, shown, say],
+  const drawn = useReused(
+    useMemo(
+      () =>
+        nodesOf(document, positions, shown, (task) =>
+          say("taskLabel", { name: nameOf(task), type: task.type }),
+        ),
+      [document, positions, shown, say],
+    ),
   );
   const [nodes, setNodes] = useState<TaskNodeType[]>(drawn);
+  const drawnLast = useRef(drawn);
   useEffect(() => {
+    const as = new Set(drawnLast.current);
+    drawnLast.current = drawn;
     setNodes((before) => {
       const known = new Map(before.map((node) => [node.id, node]));
-      return drawn.map((node) => ({ ...known.get(node.id), ...node }));
+      return drawn.map((node) => {
+        const there = known.get(node.id);
+        return there !== undefined && as.has(node) ? there : { ...there, ...node };
+      });
     });
   }, [drawn]);
   const [dragged, setDragged] = useState<ReadonlySet<string>>(NONE);
-  const edges = useMemo(() => edgesOf(document, chosenEdges), [document, chosenEdges]);
+  const edges = useReused(useMemo(() => edgesOf(document, chosenEdges), [document, chosenEdges]));
   const edgesDrawn = useMemo(() => inOwnLayers(edges, dragged), [edges, dragged]);
   const dragStarted = useCallback(
     (_: unknown, __: unknown, all: TaskNodeType[]) => setDragged(new Set(all.map((node) => node.id))),

@@ -1,5 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
-import { type ReactNode, useId, useState } from "react";
+import { memo, type ReactNode, useId, useState } from "react";
 import { type Language, useSpeech, useText } from "../i18n";
 import { Badge, Button } from "../shell/kit";
 import { ErrorState } from "../shell/states";
@@ -54,12 +54,13 @@ interface ProblemsProps {
   readonly verdict: Verdict;
   readonly document: VersionDocument;
   readonly go: (pointer: string) => void;
-  readonly fix: (document: VersionDocument) => void;
+  readonly fix: (apply: QuickFix["apply"]) => void;
   readonly readOnly: boolean;
 }
 
 /** What is wrong, worst first; each leads to its place, is explained, and is put right where that can be done at once. */
-export function Problems({ verdict, document, go, fix, readOnly }: ProblemsProps): ReactNode {
+export const Problems = memo(function Problems(props: ProblemsProps): ReactNode {
+  const { verdict, document, go, fix, readOnly } = props;
   const say = useText("flows");
   const heading = useId();
   const errors = verdict.problems.filter((each) => each.severity === "error").length;
@@ -86,13 +87,13 @@ export function Problems({ verdict, document, go, fix, readOnly }: ProblemsProps
             problem={problem}
             fixes={readOnly ? [] : quickFixes(problem, document)}
             go={go}
-            fix={(each) => fix(each.apply(document))}
+            fix={(each) => fix(each.apply)}
           />
         ))}
       </ul>
     </section>
   );
-}
+});
 
 interface RowProps {
   readonly problem: Problem;

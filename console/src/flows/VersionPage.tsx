@@ -5,6 +5,7 @@ import {
   type ReactNode,
   Suspense,
   useCallback,
+  useDeferredValue,
   useEffect,
   useMemo,
   useReducer,
@@ -139,6 +140,15 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
     setTab("document");
     setWanted((before) => ({ id: "", pointer, nth: before.nth + 1 }));
   };
+  // The problems of a large flow are drawn once there is time, and what is chosen in them is about the flow of then.
+  const now = useRef({ document, go });
+  now.current = { document, go };
+  const goNow = useCallback((pointer: string) => now.current.go(pointer), []);
+  const fixNow = useCallback(
+    (apply: (document: VersionDocument) => VersionDocument) => change(apply(now.current.document)),
+    [change],
+  );
+  const soon = useDeferredValue(document);
   const errors = verdict.problems.filter((each) => each.severity === "error").length;
   const marks = useMemo(() => marksOf(verdict.problems, document), [verdict.problems, document]);
   const shown = useMemo(() => ({ active, selected, marks, covered }), [active, selected, marks, covered]);
@@ -268,7 +278,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
             </Tabs.Content>
           </Tabs.Root>
           <Boundary place={verdict}>
-            <Problems verdict={verdict} document={document} go={go} fix={change} readOnly={held} />
+            <Problems verdict={verdict} document={soon} go={goNow} fix={fixNow} readOnly={held} />
           </Boundary>
         </div>
         <div className="work-side">

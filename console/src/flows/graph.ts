@@ -97,3 +97,24 @@ export function inOwnLayers(edges: Edge[], dragged: ReadonlySet<string>): Edge[]
       : edge,
   );
 }
+
+/** What says the same as before is the object of before, the list of all too: what is another object React Flow looks
+ * at anew. */
+export function reused<Item extends { readonly id: string }>(before: Item[], next: Item[]): Item[] {
+  const known = new Map(before.map((each) => [each.id, each]));
+  const kept = next.map((each) => {
+    const old = known.get(each.id);
+    return old !== undefined && alike(old, each, 1) ? old : each;
+  });
+  return kept.length === before.length && kept.every((each, at) => each === before[at]) ? before : kept;
+}
+
+function alike(one: unknown, other: unknown, deep: number): boolean {
+  if (Object.is(one, other)) return true;
+  if (deep < 0 || typeof one !== "object" || typeof other !== "object" || !one || !other) return false;
+  const names = Object.keys(one) as never[];
+  return (
+    names.length === Object.keys(other).length &&
+    names.every((name) => alike(one[name], other[name], deep - 1))
+  );
+}

@@ -29,6 +29,16 @@ export interface Verdict {
   readonly error: Error | null;
 }
 
+const NUMBERS = new WeakMap<VersionDocument, number>();
+let documents = 0;
+
+/** In place of a document as the key of a query, which would be written out at every look at it. */
+function numberOf(document: VersionDocument): number {
+  const number = NUMBERS.get(document) ?? ++documents;
+  NUMBERS.set(document, number);
+  return number;
+}
+
 /** What publishing this document would say. Asked once nothing was typed for a third of a second. */
 export function useVerdict(
   flowId: string,
@@ -38,7 +48,7 @@ export function useVerdict(
 ): Verdict {
   const quiet = useQuiet(document);
   const checked = useQuery({
-    queryKey: ["flows", flowId, "verdict", quiet],
+    queryKey: ["flows", flowId, "verdict", numberOf(quiet)],
     queryFn: async ({ signal }) => {
       const params = { path: { flow_id: flowId } };
       const body = sendable(quiet, false);
@@ -51,11 +61,9 @@ export function useVerdict(
   });
   const { data } = checked;
   const problems = useMemo(() => problemsOf(data, brokenText), [data, brokenText]);
-  return {
-    problems,
-    checking: quiet !== document || checked.isFetching,
-    error: checked.error,
-  };
+  const checking = quiet !== document || checked.isFetching;
+  const { error } = checked;
+  return useMemo(() => ({ problems, checking, error }), [problems, checking, error]);
 }
 
 function problemsOf(verdict: Schemas["Verdict"] | undefined, brokenText: string | null): readonly Problem[] {
