@@ -114,7 +114,7 @@ class Player:
         return list(differences(expected, outcome, await self.now()))
 
     async def now(self) -> ConversationalFlowRunner | None:
-        """The conversation as the next request would find it, None before it has begun; nothing is written."""
+        """The conversation as the next request would find it, None before it begins; nothing is written."""
         transactor, conversation = self.stage.transactor, self.stage.conversation
         loaded = await transactor.memory.load(conversation)
         return None if loaded.session is None else await transactor.resume(conversation, loaded)
