@@ -1,6 +1,7 @@
 """Every setting of the service, read from the environment with the prefix `FLOW_ENGINE_`. A variable that is
 empty is as if it were not set."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -278,9 +279,26 @@ _PARTICULARS = re.compile(r" \(configured timeouts: .*|, Timeout: .*", re.DOTALL
 """What PyMongo tells behind the reason: pages of it, of every server."""
 
 
+_OTHER_SCHEME = {
+    "rediss": (
+        "Timeout connecting to server",
+        "; where that Redis speaks no TLS, its URL begins with redis://",
+    ),
+    "redis": (
+        "Connection reset by peer",
+        "; where that Redis speaks TLS alone, its URL begins with rediss://",
+    ),
+}
+"""What the driver says where one side speaks TLS and the other does not, and what that may mean, by the
+scheme of FLOW_ENGINE_REDIS_URL."""
+
+
 def refusal_line(refused: FlowEngineError) -> str:
     """What a command that cannot be done says on standard error; of a store that is away also, in a line
     below, its driver's reason, such as a refused connection or a name that nobody knows."""
     line = f"flow-engine: {refused.detail}{_WHERE.get(refused.code, '')}"
     why = _PARTICULARS.sub("", str(refused.__cause__ or "")) if isinstance(refused, RetryLater) else ""
-    return f"{line}\nflow-engine: {why}" if why else line
+    scheme = os.environ.get(variable_of("redis_url"), "").partition(":")[0]
+    said, meaning = _OTHER_SCHEME.get(scheme, ("", ""))
+    hint = meaning if refused.code == "memory_unavailable" and said in why else ""
+    return f"{line}\nflow-engine: {why}{hint}" if why else line

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -316,3 +319,26 @@ def test_why_a_store_does_not_answer_is_told_and_of_its_url_nothing_secret(
     assert "127.0.0.1:1" in second
     assert "Connect call failed" in second
     assert "secret-word" not in err
+
+
+@pytest.mark.parametrize(
+    ("asked", "answers", "meant"), [("rediss", False, "redis"), ("redis", True, "rediss")]
+)
+def test_a_redis_asked_with_tls_that_speaks_none_and_the_reverse_is_told_with_the_other_scheme(
+    asked: str, answers: bool, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # F42, F44
+    """Redis without TLS waits for the end of the line that it takes TLS for; one with it resets."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        if answers:
+            threading.Thread(target=_reset, args=(server,), daemon=True).start()
+        monkeypatch.setenv("FLOW_ENGINE_REDIS_URL", f"{asked}://127.0.0.1:{server.getsockname()[1]}/0")
+        code, _, err = run("jobs", "dead")
+    assert code == UNREADABLE
+    assert err.splitlines()[1].endswith(f", its URL begins with {meant}://")
+
+
+def _reset(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    connection.recv(1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
