@@ -180,16 +180,19 @@ def _kinds_of_settings() -> Sequence[tuple[str, type[BaseSettings], Callable[[st
 
 
 def _warn_of_misspelt_variables() -> None:
-    """Of those that a setting is nearly called. Others may be anybody's: a key that a configuration names,
-    or what Kubernetes tells of a Service that is called flow-engine."""
-    unknown = {name for name in map(str.upper, os.environ) if name.startswith(PREFIX)}
+    """Of those that a setting is nearly called, the prefix included. Others may be anybody's: a key that a
+    configuration names, or what Kubernetes tells of a Service that is called flow-engine."""
+    names = map(str.upper, os.environ)
+    unknown = {name for name in names if get_close_matches(name[: len(PREFIX)], [PREFIX], cutoff=0.8)}
     if not (unknown := unknown - {*map(variable_of, Settings.model_fields)}):
         return
     known = {name(field) for _, kind, name in _kinds_of_settings() for field in kind.model_fields}
-    ends = [name.removeprefix(PREFIX) for name in known]
+    ends = {name.removeprefix(PREFIX): name for name in known}
     for name in sorted(unknown - known):
-        for nearest in get_close_matches(name.removeprefix(PREFIX), ends, 1, cutoff=0.8):
-            typer.echo(f"flow-engine: warning: {name} is no setting; is {PREFIX}{nearest} meant?", err=True)
+        begun = name.startswith(PREFIX)
+        among = ends if begun else {name: name for name in known}
+        for nearest in get_close_matches(name.removeprefix(PREFIX), among, 1, cutoff=0.8 if begun else 0.9):
+            typer.echo(f"flow-engine: warning: {name} is no setting; is {among[nearest]} meant?", err=True)
 
 
 def _settings_table(title: str, settings: BaseSettings, variable: Callable[[str], str]) -> Table:

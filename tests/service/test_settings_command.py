@@ -94,6 +94,8 @@ def test_a_wrong_setting_of_the_agent_is_named_by_its_variable(
         ("FLOW_ENGINE_MONGODB_URL", "FLOW_ENGINE_MONGO_URL"),
         ("FLOW_ENGINE_API_KEY_FILE", "FLOW_ENGINE_API_KEYS_FILE"),
         ("FLOW_ENGINE_VOICE_MAXCALLS", "FLOW_ENGINE_VOICE_MAX_CALLS"),
+        ("FLOW_ENGIN_REDIS_URL", "FLOW_ENGINE_REDIS_URL"),
+        ("FLOWENGINE_MONGO_URL", "FLOW_ENGINE_MONGO_URL"),
     ],
 )
 def test_a_misspelt_variable_is_told_with_the_one_that_is_meant(
@@ -108,7 +110,8 @@ def test_a_misspelt_variable_is_told_with_the_one_that_is_meant(
 def test_variables_of_others_are_no_concern(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that a configuration names, and what Kubernetes tells of a Service."""
     for ending in ("KEY_OF_HOTEL", "SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_8080_TCP_ADDR"):
-        monkeypatch.setenv(f"FLOW_ENGINE_{ending}", "10.0.0.1")
+        for prefix in ("FLOW_ENGINE", "FLOWENGINE", "FLOW_ENGINE2"):
+            monkeypatch.setenv(f"{prefix}_{ending}", "10.0.0.1")
     monkeypatch.setenv("flow_engine_redis_url", "redis://cache:6379")
     assert CliRunner().invoke(app, ["settings"]).stderr == ""
 
