@@ -137,17 +137,15 @@ class Keyring:
         self._principals = dict(principals)
 
     @classmethod
-    def parse(cls, text: bytes) -> Keyring:
-        """Read `{"keys": [{"key" | "sha256", "tenant", "scopes"}]}`. Raises CallTheOperator. `sha256` in 64
-        hexadecimal digits, keys of at least 16 characters. A byte order mark, as editors on Windows write it,
-        says nothing."""
+    def parse(cls, text: bytes, named: str = "the file of API keys") -> Keyring:
+        """Read `{"keys": [{"key" | "sha256", "tenant", "scopes"}]}`. Raises CallTheOperator, which tells of
+        it as `named`. `sha256` in 64 hexadecimal digits, keys of at least 16 characters. A byte order mark,
+        as editors on Windows write it, says nothing."""
         try:
             entries = _KeysFile.model_validate_json(text.removeprefix(BOM_UTF8)).keys
         except ValidationError as error:
             told = told_of_file(error, _KeysFile, None)
-            raise CallTheOperator(
-                "api_keys_unreadable", f"the file of API keys is not valid: {told}"
-            ) from None
+            raise CallTheOperator("api_keys_unreadable", f"{named} is not valid: {told}") from None
         return cls({e.digest: Principal(e.tenant, frozenset(e.scopes), e.name) for e in entries})
 
     def tenants(self) -> frozenset[str]:
@@ -201,12 +199,11 @@ def authenticator_for(keys: Path | None, host: str, origins: Collection[str] | N
     CallTheOperator `keys_required`: without keys the service stays on this machine (F43);
     `api_keys_unreadable` for a file that is not valid."""
     if keys is not None:
+        named = f"the file of API keys {keys}"
         try:
-            return Keyring.parse(keys.read_bytes())
+            return Keyring.parse(keys.read_bytes(), named)
         except OSError as error:
-            raise CallTheOperator(
-                "api_keys_unreadable", f"the file of API keys {keys}: {error.strerror}"
-            ) from error
+            raise CallTheOperator("api_keys_unreadable", f"{named}: {error.strerror}") from error
     try:
         loopback = host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -330,6 +330,13 @@ class TestWhichDoor:
             f"the file of API keys {file}: No such file or directory",
         )
 
+    def test_one_that_is_not_valid_is_told_with_its_path(self, tmp_path: Path) -> None:
+        file = tmp_path / "keys.json"
+        file.write_bytes(b'{"keys": [')
+        error = refused(lambda: authenticator_for(file, "localhost"))
+        assert error.code == "api_keys_unreadable"  # F43
+        assert error.detail.startswith(f"the file of API keys {file} is not valid: ")
+
 
 async def nothing_comes() -> Any:
     raise AssertionError("nothing is read")
