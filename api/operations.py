@@ -35,15 +35,15 @@ class Readiness(TypedDict):
     checks: Mapping[str, str]
 
 
-async def verdicts(probes: Mapping[str, Probe]) -> Mapping[str, str | None]:
+async def verdicts(probes: Mapping[str, Probe]) -> Mapping[str, FlowEngineError | None]:
     """By the name of what was asked, why it is not ready; None where it is."""
-    found: dict[str, str | None] = {}
+    found: dict[str, FlowEngineError | None] = {}
     for name, probe in probes.items():
         try:
             await probe()
             found[name] = None
         except FlowEngineError as error:
-            found[name] = error.detail
+            found[name] = error
     return found
 
 
@@ -105,10 +105,11 @@ class OperationsRoutes:
         """503 while a store is not ready, and the log says why. `Retry-After` is 1 second."""
         found = await verdicts(self._probes)
         wrong = {name: verdict for name, verdict in found.items() if verdict is not None}
-        checks = {name: verdict or "ok" for name, verdict in found.items()}
+        checks = {name: verdict.detail if verdict else "ok" for name, verdict in found.items()}
         if not wrong:
             return json_response(Readiness(status="ok", checks=checks))
-        log.warning("not_ready", **wrong)
+        reasons = {name: verdict.reason for name, verdict in wrong.items()}
+        log.warning("not_ready", **{name: checks[name] for name in wrong}, reasons=reasons)
         return json_response(Readiness(status="unavailable", checks=checks), 503, {"Retry-After": "1"})
 
     async def metrics(self, call: Call) -> Response:
@@ -121,7 +122,7 @@ class OperationsRoutes:
             StoreRow(
                 name=name,
                 status="ok" if verdict is None else "unavailable",
-                detail=verdict,
+                detail=None if verdict is None else verdict.detail,
             )
             for name, verdict in found.items()
         ]

@@ -33,6 +33,11 @@ class FlowEngineError(Exception):
         self.code = code
         self.detail = detail
 
+    @property
+    def reason(self) -> str:
+        """What the driver of a store says, for operators alone: hosts may be in it. Empty where none does."""
+        return str(self.__cause__ or "")
+
 
 class CorrectTheInput(FlowEngineError):
     """The input breaks a rule. `findings` lists every breach, never only the first. Sent as status 422, or

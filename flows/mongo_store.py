@@ -42,6 +42,9 @@ _REFUSED = (13, 18)
 _QUOTED = re.compile('".*"', re.DOTALL)
 """What pymongo repeats of a URL; with a sign that is not escaped, part of a password may be in it."""
 
+_PARTICULARS = re.compile(r" \(configured timeouts: .*|, Timeout: .*", re.DOTALL)
+"""What pymongo tells behind the reason: pages of it, of every server."""
+
 
 @contextmanager
 def mongo_errors_translated() -> Generator[None, None, None]:
@@ -50,7 +53,8 @@ def mongo_errors_translated() -> Generator[None, None, None]:
     try:
         yield
     except errors.ConfigurationError as error:
-        raise CallTheOperator("flow_store_misconfigured", "the MongoDB URL cannot be used") from error
+        said = errors.ConfigurationError(_QUOTED.sub("***", str(error)))
+        raise CallTheOperator("flow_store_misconfigured", "the MongoDB URL cannot be used") from said
     except errors.DocumentTooLarge as error:
         raise CorrectTheInput(
             "flow_record_too_large", "the flow store takes records of up to 16 MB: save a smaller one"
@@ -58,7 +62,8 @@ def mongo_errors_translated() -> Generator[None, None, None]:
     except errors.PyMongoError as error:
         if isinstance(error, errors.OperationFailure) and error.code in _REFUSED:
             raise CallTheOperator("flow_store_misconfigured", "MongoDB refuses these credentials") from error
-        raise RetryLater("flow_store_unavailable", "the flow store did not answer") from error
+        said = errors.PyMongoError(_PARTICULARS.sub("", str(error)))
+        raise RetryLater("flow_store_unavailable", "the flow store did not answer") from said
 
 
 def check_url(url: str) -> None:

@@ -186,13 +186,20 @@ class RedisBus:
         await self._subscription.close()
 
     async def _read(self) -> None:
+        """The log says once why nothing is heard, and once that something may be again."""
+        told: str | None = None
         while True:
             try:
                 message = await self._subscription.next(within_s=1.0)
             except RetryLater as away:
-                log.warning("bus_away", code=away.code)
+                if away.reason != told:
+                    log.warning("bus_away", code=away.code, reason=away.reason)
+                told = away.reason
                 await asyncio.sleep(RECONNECT_S)
                 continue
+            if told is not None:
+                log.info("bus_back")
+                told = None
             if message is not None:
                 self._listeners.tell(*message)
 

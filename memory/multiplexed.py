@@ -311,7 +311,7 @@ class Node:
                 except TimeoutError as error:
                     raise RedisTimeoutError("no connection in time") from error
                 except OSError as error:
-                    raise RedisConnectionError("no connection") from error
+                    raise RedisConnectionError(f"no connection: {error}") from error
             return self._connection
 
     def close(self) -> None:

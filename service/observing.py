@@ -315,8 +315,7 @@ class Watch:
             await self._ready()
         except (RetryLater, CallTheOperator) as wrong:
             if wrong.detail != self._wrong:
-                why = str(wrong.__cause__ or "")
-                log.warning("memory_not_ready", code=wrong.code, detail=wrong.detail, reason=why)
+                log.warning("memory_not_ready", code=wrong.code, detail=wrong.detail, reason=wrong.reason)
             self._wrong = wrong.detail
         else:
             if self._wrong is not None:

@@ -270,13 +270,10 @@ def read_settings(kind: type[_Read], variable: Callable[[str], str] = variable_o
 _WHERE = {
     "memory_unavailable": "; it is looked for at FLOW_ENGINE_REDIS_URL",
     "memory_refused": "; it is looked for at FLOW_ENGINE_REDIS_URL",
+    "flow_store_misconfigured": "; it is FLOW_ENGINE_MONGO_URL",
     "flow_store_unavailable": "; it is looked for at FLOW_ENGINE_MONGO_URL, or in FLOW_ENGINE_DATA_DIR",
 }
 """Which setting says where a store is, by the code of the refusal that it causes."""
-
-
-_PARTICULARS = re.compile(r" \(configured timeouts: .*|, Timeout: .*", re.DOTALL)
-"""What PyMongo tells behind the reason: pages of it, of every server."""
 
 
 _OTHER_SCHEME = {
@@ -294,10 +291,10 @@ scheme of FLOW_ENGINE_REDIS_URL."""
 
 
 def refusal_line(refused: FlowEngineError) -> str:
-    """What a command that cannot be done says on standard error; of a store that is away also, in a line
-    below, its driver's reason, such as a refused connection or a name that nobody knows."""
+    """What a command that cannot be done says on standard error; of a store that is away or refuses also,
+    in a line below, its driver's reason, such as a refused connection or a name that nobody knows."""
     line = f"flow-engine: {refused.detail}{_WHERE.get(refused.code, '')}"
-    why = _PARTICULARS.sub("", str(refused.__cause__ or "")) if isinstance(refused, RetryLater) else ""
+    why = refused.reason if isinstance(refused, RetryLater) or refused.code in _WHERE else ""
     scheme = os.environ.get(variable_of("redis_url"), "").partition(":")[0]
     said, meaning = _OTHER_SCHEME.get(scheme, ("", ""))
     hint = meaning if refused.code == "memory_unavailable" and said in why else ""

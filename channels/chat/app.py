@@ -302,10 +302,13 @@ def chat_app(
             await Connection(websocket, principal, sessions).serve()
 
     async def ready(request: Request) -> Response:
-        checks = {name: await _verdict(probe) for name, probe in probes.items()}
-        is_ready = all(verdict == "ok" for verdict in checks.values())
+        verdicts = {name: await _verdict(probe) for name, probe in probes.items()}
+        wrong = {name: verdict for name, verdict in verdicts.items() if verdict is not None}
+        checks = {name: verdict.detail if verdict else "ok" for name, verdict in verdicts.items()}
+        is_ready = not wrong
         if not is_ready:
-            log.warning("not_ready", **{name: told for name, told in checks.items() if told != "ok"})
+            reasons = {name: verdict.reason for name, verdict in wrong.items()}
+            log.warning("not_ready", **{name: checks[name] for name in wrong}, reasons=reasons)
         reply = {"status": "ok" if is_ready else "unavailable", "checks": checks}
         return json_response(reply, 200 if is_ready else 503, {} if is_ready else {"Retry-After": "1"})
 
@@ -349,9 +352,9 @@ async def _admitted(
     return None
 
 
-async def _verdict(probe: Probe) -> str:
+async def _verdict(probe: Probe) -> FlowEngineError | None:
     try:
         await probe()
     except FlowEngineError as error:
-        return error.detail
-    return "ok"
+        return error
+    return None

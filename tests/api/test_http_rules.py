@@ -570,6 +570,7 @@ class TestOperation:
             assert away.json()["checks"]["memory"] != "ok"
             told = next(line for line in logs if line["event"] == "not_ready")
             assert told["memory"] == away.json()["checks"]["memory"]  # F46
+            assert told["reasons"] == {"memory": "FakeRedis is emulating a connection error."}
             assert "flows" not in told
             assert away.json()["checks"]["flows"] == "ok"
             assert (await scene.http.get("/health/live")).json() == {"status": "ok"}

@@ -407,8 +407,10 @@ class TestAMongodbThatIsAway:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             url = f"mongodb://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(RetryLater, match="flow_store_unavailable"):
+        with pytest.raises(RetryLater, match="flow_store_unavailable") as away:
             await MongoDatabase(url, server_selection_ms=100).open()
+        assert "Connect call failed" in away.value.reason  # F46
+        assert "Topology" not in away.value.reason
 
     async def test_a_mongodb_that_goes_away_is_retry_later(
         self, start_mongo: Callable[[], Server]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
+from structlog.testing import capture_logs
 
 from channels.chat.sessions import SessionStore
+from flow_engine.errors import RetryLater
 from flow_engine.ports.chat import (
     FRAMES_KEPT,
     LEASE_S,
@@ -19,9 +22,9 @@ from flow_engine.ports.chat import (
     frames_topic,
 )
 from memory.chat_in_process import InProcessChat
-from memory.chat_sessions import RedisBus, RedisChat
+from memory.chat_sessions import RECONNECT_S, RedisBus, RedisChat
 from memory.connection import connect
-from tests.redis_fixture import RedisServer
+from tests.redis_fixture import RedisServer, StartRedis
 
 pytestmark = pytest.mark.anyio
 
@@ -190,3 +193,30 @@ async def test_redis_finds_sessions_that_were_left_or_are_idle(
     assert ref in await store.idle(3600)
     assert ref not in await store.idle(3600)
     await memory.close()
+
+
+async def test_the_log_says_once_why_nothing_is_heard_and_once_that_it_is_again(
+    start_redis: StartRedis,
+) -> None:  # C12, F46
+    server = start_redis()
+    memory, heard = connect(server.url), asyncio.Event()
+    bus = RedisBus(memory.driver)
+    await bus.listen("topic", lambda _: heard.set())
+    with capture_logs() as logs:
+        server.stop()
+        async with asyncio.timeout(20):
+            while not any("Connect call failed" in line["reason"] for line in logs):
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(2.5 * RECONNECT_S)
+        server.start()
+        async with asyncio.timeout(20):
+            while not heard.is_set():
+                with suppress(RetryLater):
+                    await bus.publish("topic", b"x")
+                await asyncio.sleep(0.05)
+    await bus.aclose()
+    await memory.close()
+    *away, back = logs
+    assert [line["event"] for line in away] == ["bus_away"] * len(away)
+    assert len({line["reason"] for line in away}) == len(away)
+    assert back["event"] == "bus_back"

@@ -16,9 +16,13 @@ from typing import Any
 
 import pytest
 import typer
+from pymongo.errors import ConfigurationError
 from typer.testing import CliRunner
 
+from flow_engine.errors import CallTheOperator
+from flows.mongo_store import mongo_errors_translated
 from service.cli import app
+from service.settings import refusal_line
 from tests.flow_engine.linting.versions import sound_version
 
 UNREADABLE = 2
@@ -342,3 +346,13 @@ def _reset(server: socket.socket) -> None:
     connection.recv(1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
+
+
+def test_a_name_without_mongodb_servers_is_told_with_the_setting() -> None:  # F42, F44
+    unknown = 'The DNS query name does not exist: _mongodb._tcp.db. "mongodb+srv://me:secret-word@db/"'
+    with pytest.raises(CallTheOperator) as refused, mongo_errors_translated():
+        raise ConfigurationError(unknown)
+    assert refusal_line(refused.value).splitlines() == [
+        "flow-engine: the MongoDB URL cannot be used; it is FLOW_ENGINE_MONGO_URL",
+        "flow-engine: The DNS query name does not exist: _mongodb._tcp.db. ***",
+    ]

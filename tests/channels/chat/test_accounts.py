@@ -171,6 +171,11 @@ async def test_one_on_a_redis_that_would_lose_sessions_is_not_ready(
         assert "appendonly is no" in away.json()["checks"]["memory"]
         told = [(line["event"], line["memory"]) for line in logs]
         assert told == [("not_ready", away.json()["checks"]["memory"])]  # F46
+        server.stop()
+        with capture_logs() as logs:
+            await chat.http.get("/health/ready")
+        (reason,) = (line["reasons"]["memory"] for line in logs if line["event"] == "not_ready")
+        assert "Error 111 connecting" in reason
 
 
 async def test_replicas_share_one_budget_of_model_calls(
