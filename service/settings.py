@@ -290,10 +290,17 @@ _OTHER_SCHEME = {
 scheme of FLOW_ENGINE_REDIS_URL."""
 
 
+_COMMANDS = {"GET /v1/agent-runs": "flow-engine mail runs"}
+"""What on the command line stands for what a refusal names of REST."""
+
+
 def refusal_line(refused: FlowEngineError) -> str:
     """What a command that cannot be done says on standard error; of a store that is away or refuses also,
     in a line below, its driver's reason, such as a refused connection or a name that nobody knows."""
-    line = f"flow-engine: {refused.detail}{_WHERE.get(refused.code, '')}"
+    detail = refused.detail
+    for path, command in _COMMANDS.items():
+        detail = detail.replace(path, command)
+    line = f"flow-engine: {detail}{_WHERE.get(refused.code, '')}"
     why = refused.reason if isinstance(refused, RetryLater) or refused.code in _WHERE else ""
     scheme = os.environ.get(variable_of("redis_url"), "").partition(":")[0]
     said, meaning = _OTHER_SCHEME.get(scheme, ("", ""))

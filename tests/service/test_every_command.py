@@ -325,6 +325,15 @@ def test_why_a_store_does_not_answer_is_told_and_of_its_url_nothing_secret(
     assert "secret-word" not in err
 
 
+@pytest.mark.parametrize("command", [("approve",), ("reject",), ("runs", "show")])
+def test_a_run_that_is_not_there_is_looked_for_by_a_command(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:  # M14
+    monkeypatch.setenv("FLOW_ENGINE_DATA_DIR", str(tmp_path))
+    refused = "flow-engine: there is no run 'none'; flow-engine mail runs lists them\n"
+    assert run("mail", *command, "none") == (UNREADABLE, "", refused)
+
+
 @pytest.mark.parametrize(
     ("asked", "answers", "meant"), [("rediss", False, "redis"), ("redis", True, "rediss")]
 )
