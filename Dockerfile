@@ -16,7 +16,7 @@ RUN /opt/flow-engine/bin/pip install --no-cache-dir --no-deps --no-build-isolati
 
 FROM python:3.11-slim
 RUN apt-get update && apt-get install -y --no-install-recommends graphviz && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --create-home --home-dir /var/lib/flow-engine flow-engine
+    && useradd --system --uid 999 --create-home --home-dir /var/lib/flow-engine flow-engine
 COPY --from=build /opt/flow-engine /opt/flow-engine
 USER flow-engine
 WORKDIR /var/lib/flow-engine
