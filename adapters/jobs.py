@@ -252,6 +252,8 @@ class Worker:
                 await asyncio.wait(late)
 
     async def _take(self) -> None:
+        """The log says once what keeps it from taking jobs, and once that this is over."""
+        told: FlowEngineError | None = None
         while self._wanted:
             free = self._tuning.concurrency - len(self._held)
             if free == 0:
@@ -261,14 +263,17 @@ class Worker:
             try:
                 now, lease_s = self._runner.clock.now(), self._tuning.lease_s
                 claims = await self._runner.schedule.claim(now, at_most=free, lease_s=lease_s)
-            except RetryLater as away:
-                log.warning("no_jobs_to_be_had", code=away.code, detail=away.detail)
-                await self._pause(away.after_seconds)
+            except (RetryLater, CallTheOperator) as wrong:
+                away = isinstance(wrong, RetryLater)
+                if told is None or told.detail != wrong.detail:
+                    tell = log.warning if away else log.error
+                    tell("no_jobs_to_be_had", code=wrong.code, detail=wrong.detail, reason=wrong.reason)
+                told = wrong
+                await self._pause(wrong.after_seconds if away else REFUSED_AGAIN_AFTER_S)
                 continue
-            except CallTheOperator as refused:
-                log.error("no_jobs_to_be_had", code=refused.code, detail=refused.detail)
-                await self._pause(REFUSED_AGAIN_AFTER_S)
-                continue
+            if told is not None:
+                log.info("jobs_to_be_had_again", code=told.code, detail=told.detail)
+                told = None
             poll_s, longest_s = self._tuning.poll_s, self._tuning.idle_poll_s
             self._pause_s = poll_s if claims else min(self._pause_s * 1.25, longest_s)
             for claim in claims:

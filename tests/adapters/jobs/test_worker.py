@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -412,6 +412,8 @@ class Flaky:
     ids=["away", "refusing"],
 )
 class TestAScheduleThatIsAway:
+    told: Sequence[str]
+
     async def run(self, bench: Bench, away: Mapping[str, int], error: FlowEngineError) -> int:
         done = 0
 
@@ -429,12 +431,14 @@ class TestAScheduleThatIsAway:
                 assert not taking.done()
         assert {(line["code"], line["detail"]) for line in logs} == {(error.code, error.detail)}  # F46
         assert await bench.due_in_s() == []
+        self.told = [line["event"] for line in logs]
         return done
 
     async def test_claiming_goes_on_when_it_is_back(
         self, bench: Bench, error: FlowEngineError
     ) -> None:  # F44
         assert await self.run(bench, {"claim": 5}, error) == 1
+        assert self.told == ["no_jobs_to_be_had", "jobs_to_be_had_again"]  # F46: once each
 
     async def test_a_job_that_could_not_be_given_back_is_done_again(
         self, bench: Bench, error: FlowEngineError
