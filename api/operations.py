@@ -108,7 +108,7 @@ class OperationsRoutes:
         checks = {name: verdict.detail if verdict else "ok" for name, verdict in found.items()}
         if not wrong:
             return json_response(Readiness(status="ok", checks=checks))
-        reasons = {name: verdict.reason for name, verdict in wrong.items()}
+        reasons = {name: verdict.reason for name, verdict in wrong.items() if verdict.reason}
         log.warning("not_ready", **{name: checks[name] for name in wrong}, reasons=reasons)
         return json_response(Readiness(status="unavailable", checks=checks), 503, {"Retry-After": "1"})
 

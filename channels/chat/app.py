@@ -307,7 +307,7 @@ def chat_app(
         checks = {name: verdict.detail if verdict else "ok" for name, verdict in verdicts.items()}
         is_ready = not wrong
         if not is_ready:
-            reasons = {name: verdict.reason for name, verdict in wrong.items()}
+            reasons = {name: verdict.reason for name, verdict in wrong.items() if verdict.reason}
             log.warning("not_ready", **{name: checks[name] for name in wrong}, reasons=reasons)
         reply = {"status": "ok" if is_ready else "unavailable", "checks": checks}
         return json_response(reply, 200 if is_ready else 503, {} if is_ready else {"Retry-After": "1"})
