@@ -236,7 +236,7 @@ class RedisPyDriver:
                     states.append(await self._state(node.name, {"target_nodes": node}))
             except RetryLater as error:
                 if away is None:
-                    raise
+                    raise RetryLater(error.code, f"{error.detail} ({node.name})") from error.__cause__
                 silent = error
                 away(node.name)
         if silent is not None and not states:
