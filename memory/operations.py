@@ -45,8 +45,8 @@ class RedisOperations:
         self._note_process, self._note_call = Script.read("note_process"), Script.read("note_call")
         self._latest = Script.read("latest_entries")
 
-    async def note_process(self, own: OwnProcess, now: datetime) -> None:
-        """It lives at `now` (UTC)."""
+    async def note_process(self, own: OwnProcess, now: datetime, *, ends: bool = False) -> None:
+        """It lives at `now` (UTC), or ends and is listed no more."""
         told = {
             "name": own.name,
             "kind": own.kind,
@@ -55,7 +55,7 @@ class RedisOperations:
         }
         args = {
             "process": orjson.dumps(told),
-            "seen": keys.due_score(now),
+            "seen": keys.due_score(now - 2 * FORGOTTEN_AFTER if ends else now),
             "forgotten": keys.due_score(now - FORGOTTEN_AFTER),
             "lifetime": 2 * int(FORGOTTEN_AFTER.total_seconds()),
         }

@@ -6,7 +6,7 @@ Labels are kinds, codes, channels and purposes: few, and never ids, names of tas
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import structlog
@@ -264,7 +264,7 @@ class Watch:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Measures until the block ends."""
+        """Measures until the block ends. Then the process is no longer listed: it has ended in order."""
 
         async def lag() -> None:
             while True:
@@ -290,6 +290,8 @@ class Watch:
                 for task in pending:
                     task.cancel()
                 _, pending = await asyncio.wait(pending, timeout=ASK_AGAIN_S)
+            with suppress(RetryLater, CallTheOperator):
+                await self._operations.note_process(self._own, self._clock.now(), ends=True)
 
     async def measure_lag(self) -> None:
         began = self._stopwatch()

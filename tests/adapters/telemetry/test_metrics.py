@@ -151,6 +151,18 @@ class TestStory:
             assert wrong["reason"] == "FakeRedis is emulating a connection error."
             assert (again["event"], again["log_level"]) == ("memory_ready_again", "info")
 
+    @pytest.mark.parametrize("reachable", [True, False])
+    async def test_a_process_that_ends_in_order_is_listed_no_more(self, reachable: bool) -> None:  # F36
+        async with watched(clinic()) as w:
+            operations = w.scene.memory.operations
+            watch = Watch(w.observer, operations, OWN, w.scene.clock)
+            async with watch.running(), asyncio.timeout(10):
+                while not await operations.processes():
+                    await asyncio.sleep(0.001)
+                w.server.connected = reachable
+            w.server.connected = True
+            assert bool(await operations.processes()) is not reachable
+
     async def test_a_store_that_refuses_is_asked_again(self) -> None:  # F36, F44
         async with watched(clinic()) as w:
             client, pauses = w.scene.memory.driver.client, asyncio.Queue[None]()
