@@ -167,8 +167,8 @@ class RunWorker:
 
     async def work(self, stopping: asyncio.Event) -> None:
         """Until `stopping` is set; then what is held is finished within `stop_within_s` seconds, or given
-        back. Errors of a run or of the store are logged and never raised."""
-        stop = asyncio.create_task(stopping.wait())
+        back. Errors of a run or of the store are logged and never raised, those of the store once each."""
+        stop, told = asyncio.create_task(stopping.wait()), ""
         try:
             while not stopping.is_set():
                 self._awake.clear()
@@ -181,7 +181,15 @@ class RunWorker:
                         for state in self._states:
                             await state.prune()
                 except FlowEngineError as error:
-                    log.warning("runs_not_read", code=error.code)
+                    if error.detail != told:
+                        log.warning(
+                            "runs_not_read", code=error.code, detail=error.detail, reason=error.reason
+                        )
+                    told = error.detail
+                else:
+                    if told:
+                        log.info("runs_read_again")
+                    told = ""
                 # Some chance, so that processes do not all look at the same moment.
                 pause_s = self._tuning.poll_s * random.uniform(0.5, 1.0)  # noqa: S311
                 awake = asyncio.create_task(self._awake.wait())

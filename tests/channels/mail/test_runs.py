@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from adapters.models.audit import ModelCallRecord
+from channels.mail.metrics import MailMetrics
 from channels.mail.ports import MailEvent, RunOutcome, RunProgress, StoredCall, ToolLine
-from channels.mail.runs import Place, RunRow, RunStore, RunTables, RunTakenOver, RunWork, run_id
-from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide
+from channels.mail.runs import (
+    HeldRun,
+    Place,
+    RunRow,
+    RunStore,
+    RunTables,
+    RunTakenOver,
+    RunWork,
+    StoredRun,
+    run_id,
+)
+from channels.mail.working import RunWorker, WorkTuning
+from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide, RetryLater
 from flow_engine.ports.records import RecordStore
 from flow_engine.use_cases import agent_runs
 from flow_engine.use_cases.agent_runs import AgentRuns
@@ -275,3 +290,34 @@ async def test_runs_are_read_in_pages_in_one_order_wherever_they_stand(  # M14
         assert [str(row["id"]) for row in await looking.rows("t", "completed", limit=4)] == ended[:4]
     finally:
         agent_runs.CHUNK = monkeypatched  # type: ignore[misc]
+
+
+async def test_a_store_that_is_away_is_logged_once_with_why_and_so_is_its_return(
+    database: Database, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:  # F46
+    (store,), asked = stores(database, time, "one"), asyncio.Queue[None]()
+    under_way, answers = store.under_way, iter([False, False, False, True, True])
+
+    async def sometimes() -> Sequence[StoredRun]:
+        asked.put_nowait(None)
+        if next(answers, True):
+            return await under_way()
+        raise RetryLater("flow_store_unavailable", "away") from OSError("refused")
+
+    monkeypatch.setattr(store, "under_way", sometimes)
+
+    async def nothing(run: HeldRun) -> RunOutcome:
+        raise AssertionError("no run is there")
+
+    metrics = MailMetrics(CollectorRegistry())
+    worker, stopping = RunWorker(store, nothing, WorkTuning(poll_s=0.01), metrics), asyncio.Event()
+    with capture_logs() as logs:
+        working = asyncio.create_task(worker.work(stopping))
+        for _ in range(6):
+            await asyncio.wait_for(asked.get(), 10)
+        stopping.set()
+        await working
+    assert [(line["event"], line.get("reason")) for line in logs] == [
+        ("runs_not_read", "refused"),
+        ("runs_read_again", None),
+    ]
