@@ -22,6 +22,7 @@ from typing import Any, Literal
 import structlog
 
 from flow_engine.errors import CallTheOperator, FlowEngineError, RetryLater
+from flow_engine.outages import Outage
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.jobs import Claim, Job, JobHandler, JobKind, JobSchedule, NeverTryAgain, TryJobAgain
 from flow_engine.ports.telemetry import Observer, Tracing, Untraced
@@ -252,8 +253,7 @@ class Worker:
                 await asyncio.wait(late)
 
     async def _take(self) -> None:
-        """The log says once what keeps it from taking jobs, and once that this is over."""
-        told: FlowEngineError | None = None
+        outage = Outage(log, "no_jobs_to_be_had", "jobs_to_be_had_again")
         while self._wanted:
             free = self._tuning.concurrency - len(self._held)
             if free == 0:
@@ -264,16 +264,11 @@ class Worker:
                 now, lease_s = self._runner.clock.now(), self._tuning.lease_s
                 claims = await self._runner.schedule.claim(now, at_most=free, lease_s=lease_s)
             except (RetryLater, CallTheOperator) as wrong:
+                outage.met(wrong)
                 away = isinstance(wrong, RetryLater)
-                if told is None or told.detail != wrong.detail:
-                    tell = log.warning if away else log.error
-                    tell("no_jobs_to_be_had", code=wrong.code, detail=wrong.detail, reason=wrong.reason)
-                told = wrong
                 await self._pause(wrong.after_seconds if away else REFUSED_AGAIN_AFTER_S)
                 continue
-            if told is not None:
-                log.info("jobs_to_be_had_again", code=told.code, detail=told.detail)
-                told = None
+            outage.ended()
             poll_s, longest_s = self._tuning.poll_s, self._tuning.idle_poll_s
             self._pause_s = poll_s if claims else min(self._pause_s * 1.25, longest_s)
             for claim in claims:

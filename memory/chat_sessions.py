@@ -26,6 +26,7 @@ from urllib.parse import quote, unquote
 import structlog
 
 from flow_engine.errors import RetryLater
+from flow_engine.outages import Outage
 from flow_engine.ports import chat
 from memory.chat_in_process import Listeners
 from memory.driver import Driver, Script, Subscription
@@ -186,20 +187,15 @@ class RedisBus:
         await self._subscription.close()
 
     async def _read(self) -> None:
-        """The log says once why nothing is heard, and once that something may be again."""
-        told: str | None = None
+        outage = Outage(log, "bus_away", "bus_back")
         while True:
             try:
                 message = await self._subscription.next(within_s=1.0)
             except RetryLater as away:
-                if away.reason != told:
-                    log.warning("bus_away", code=away.code, reason=away.reason)
-                told = away.reason
+                outage.met(away)
                 await asyncio.sleep(RECONNECT_S)
                 continue
-            if told is not None:
-                log.info("bus_back")
-                told = None
+            outage.ended()
             if message is not None:
                 self._listeners.tell(*message)
 

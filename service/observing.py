@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from adapters.models.audit import CallLog, ModelCallRecord
 from api.tallies import TalliedCounter
 from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.outages import Outage
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.telemetry import Tracing
 from flow_engine.values import utc_text
@@ -260,7 +261,7 @@ class Watch:
         self._pause = pause
         self._stopwatch = stopwatch
         self._ready = ready
-        self._wrong: str | None = None
+        self._outage = Outage(log, "memory_not_ready", "memory_ready_again")
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -316,10 +317,6 @@ class Watch:
         try:
             await self._ready()
         except (RetryLater, CallTheOperator) as wrong:
-            if wrong.detail != self._wrong:
-                log.warning("memory_not_ready", code=wrong.code, detail=wrong.detail, reason=wrong.reason)
-            self._wrong = wrong.detail
+            self._outage.met(wrong)
         else:
-            if self._wrong is not None:
-                log.info("memory_ready_again")
-            self._wrong = None
+            self._outage.ended()

@@ -27,6 +27,7 @@ from channels.chat.frames import AnswerFrames, Pace
 from channels.chat.state import Aside, SessionState, Turn, item_of, take
 from channels.chat.wording import phrase
 from flow_engine.errors import CallTheOperator, FlowEngineError, LookElsewhere, RetryLater
+from flow_engine.outages import Outage
 from flow_engine.ports import chat
 from flow_engine.ports.telemetry import Observer, Tracing, Unobserved, Untraced
 
@@ -338,6 +339,7 @@ class Sessions:
 
     async def _sweep(self) -> None:
         idle: list[chat.SessionRef] = []  # the store names each once
+        outage = Outage(log, "sessions_not_swept", "sessions_swept_again")
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
@@ -348,7 +350,9 @@ class Sessions:
                     await self._end_idle(idle[-1])
                     idle.pop()
             except (RetryLater, CallTheOperator) as away:
-                log.warning("sessions_not_swept", code=away.code, detail=away.detail)
+                outage.met(away)
+            else:
+                outage.ended()
 
     async def _end_idle(self, ref: chat.SessionRef) -> None:
         """Not one that has ended, or is forgotten: what is put there would have it kept for another day."""

@@ -25,6 +25,7 @@ from channels.mail.metrics import MailMetrics
 from channels.mail.runs import HeldRun, RunStore, RunTakenOver, StoredRun, pause_after
 from channels.mail.state import MailboxState
 from flow_engine.errors import FlowEngineError, RetryLater
+from flow_engine.outages import Outage
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.models import LanguageModel
 from flow_engine.ports.outbound import OutboundSender
@@ -168,7 +169,8 @@ class RunWorker:
     async def work(self, stopping: asyncio.Event) -> None:
         """Until `stopping` is set; then what is held is finished within `stop_within_s` seconds, or given
         back. Errors of a run or of the store are logged and never raised, those of the store once each."""
-        stop, told = asyncio.create_task(stopping.wait()), ""
+        stop = asyncio.create_task(stopping.wait())
+        outage = Outage(log, "runs_not_read", "runs_read_again")
         try:
             while not stopping.is_set():
                 self._awake.clear()
@@ -181,15 +183,9 @@ class RunWorker:
                         for state in self._states:
                             await state.prune()
                 except FlowEngineError as error:
-                    if error.detail != told:
-                        log.warning(
-                            "runs_not_read", code=error.code, detail=error.detail, reason=error.reason
-                        )
-                    told = error.detail
+                    outage.met(error)
                 else:
-                    if told:
-                        log.info("runs_read_again")
-                    told = ""
+                    outage.ended()
                 # Some chance, so that processes do not all look at the same moment.
                 pause_s = self._tuning.poll_s * random.uniform(0.5, 1.0)  # noqa: S311
                 awake = asyncio.create_task(self._awake.wait())

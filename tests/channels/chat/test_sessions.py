@@ -340,6 +340,7 @@ async def test_sessions_are_swept_again_once_redis_refuses_nothing_any_more(
     assert [each["detail"] for each in logged if each["event"] == "sessions_not_swept"] == [
         "Redis' user lacks permission for a command"
     ]
+    assert "sessions_swept_again" in [each["event"] for each in logged]  # F46
 
 
 @pytest.mark.parametrize("state", [None, b"{}"], ids=["forgotten", "unreadable"])
