@@ -27,7 +27,7 @@ class RedisNotices:
         try:
             await self._bus.listen(self._channel(conversation_id), listener)
         except RetryLater as away:
-            log.warning("memory_not_followed", code=away.code)
+            log.warning("memory_not_followed", code=away.code, reason=away.reason)
 
     async def unfollow(self, conversation_id: str, changed: Callable[[], None]) -> None:
         listener = self._listeners.pop(changed, None)
