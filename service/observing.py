@@ -241,7 +241,7 @@ async def _always_ready() -> None:
 
 class Watch:
     """Feeds the gauges that nothing counts into by itself, and says that this process lives and, in the log,
-    why the memory is not `ready`. The lag twice a second, the others every 5 seconds."""
+    why the memory is not `ready`, or the flow store. The lag twice a second, the others every 5 seconds."""
 
     def __init__(
         self,
@@ -251,6 +251,7 @@ class Watch:
         clock: Clock,
         *,
         ready: Callable[[], Awaitable[None]] = _always_ready,
+        flows_ready: Callable[[], Awaitable[None]] = _always_ready,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -260,8 +261,10 @@ class Watch:
         self._clock = clock
         self._pause = pause
         self._stopwatch = stopwatch
-        self._ready = ready
-        self._outage = Outage(log, "memory_not_ready", "memory_ready_again")
+        self._probes = (
+            (ready, Outage(log, "memory_not_ready", "memory_ready_again")),
+            (flows_ready, Outage(log, "flow_store_not_ready", "flow_store_ready_again")),
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -314,9 +317,10 @@ class Watch:
     async def look_at_readiness(self) -> None:
         """Logs once what readiness would say, with the reason as the driver has it, and once that all is well
         again: whoever is never asked tells it too."""
-        try:
-            await self._ready()
-        except (RetryLater, CallTheOperator) as wrong:
-            self._outage.met(wrong)
-        else:
-            self._outage.ended()
+        for ready, outage in self._probes:
+            try:
+                await ready()
+            except (RetryLater, CallTheOperator) as wrong:
+                outage.met(wrong)
+            else:
+                outage.ended()

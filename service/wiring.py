@@ -255,7 +255,8 @@ def build_service(
         clock, outbound, memory, open_flow_database(settings), model, observer, tracing, scrape
     )
     own = OwnProcess(f"{gethostname()}:{getpid()}", kind, version("flow-engine"), clock.now())
-    watch = Watch(observer, memory.operations, own, clock, ready=memory.ready)
+    flows_ready = dependencies.database.connection.ready
+    watch = Watch(observer, memory.operations, own, clock, ready=memory.ready, flows_ready=flows_ready)
     service = assemble(settings, dependencies, authenticator, base_url=_base_url(host, port))
 
     @asynccontextmanager

@@ -16,6 +16,7 @@ from prometheus_client import Metric
 
 from adapters.models.scripted import Answers, Fails
 from api.gateway import Metrics
+from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
 from memory.keys import JOBS_KEY, PROCESSES_KEY, due_score
@@ -150,6 +151,22 @@ class TestStory:
             assert (wrong["event"], wrong["code"]) == ("memory_not_ready", "memory_unavailable")
             assert wrong["reason"] == "FakeRedis is emulating a connection error."
             assert (again["event"], again["log_level"]) == ("memory_ready_again", "info")
+
+    async def test_a_flow_store_that_is_away_is_logged_though_nobody_asks(self) -> None:  # F36, F46
+        answers = iter([True, False, False, True])
+
+        async def ready() -> None:
+            if not next(answers):
+                raise RetryLater("flow_store_unavailable", "away") from OSError("refused")
+
+        async with watched(clinic()) as w:
+            watch = Watch(w.observer, w.scene.memory.operations, OWN, w.scene.clock, flows_ready=ready)
+            with structlog.testing.capture_logs() as logged:
+                for _ in range(4):
+                    await watch.look_at_readiness()
+        wrong, again = logged
+        assert (wrong["event"], wrong["reason"]) == ("flow_store_not_ready", "refused")
+        assert again["event"] == "flow_store_ready_again"
 
     @pytest.mark.parametrize("reachable", [True, False])
     async def test_a_process_that_ends_in_order_is_listed_no_more(self, reachable: bool) -> None:  # F36
