@@ -4,7 +4,7 @@
     elements    what a draft consists of
     foreign     what every importer reads: parts of another system's document
     retell      Retell's conversation flows
-    dialogflow  Dialogflow CX agents, as dialogflow_package reads them
+    dialogflow  Dialogflow CX agents, as dialogflow_package reads them; their words, and their playbooks
     rasa        Rasa's flows (CALM)
     pipecat     Pipecat Flows
 

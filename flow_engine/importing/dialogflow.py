@@ -6,10 +6,12 @@ whose condition is that the form is complete opens by itself as soon as the requ
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Set as AbstractSet
+from typing import Final, TypeAlias
 
 from pydantic import JsonValue
 
+from flow_engine.documents.findings import quoted
 from flow_engine.errors import Finding
 from flow_engine.importing import drafts, elements, foreign
 from flow_engine.importing.dialogflow_package import (
@@ -19,6 +21,18 @@ from flow_engine.importing.dialogflow_package import (
     Page,
     Parameter,
     Route,
+    by_name,
+    last_part,
+    parameters_set,
+)
+from flow_engine.importing.dialogflow_playbooks import add_playbooks, task_of_playbook
+from flow_engine.importing.dialogflow_words import (
+    condition_of,
+    end_in_words,
+    event_in_words,
+    parameters_in,
+    plain,
+    text_of,
 )
 
 _SYSTEM_TYPES: Final[Mapping[str, str]] = {
@@ -30,7 +44,7 @@ _SYSTEM_TYPES: Final[Mapping[str, str]] = {
     "sys.number-integer": "number",
     "sys.age": "number",
 }
-_ENDS: Final = frozenset({"END_SESSION", "END_FLOW"})
+_STAYS: Final = frozenset({"", "CURRENT_PAGE", "PREVIOUS_PAGE"})
 _KEPT_ASIDE: Final = frozenset(
     {
         "name",
@@ -41,19 +55,14 @@ _KEPT_ASIDE: Final = frozenset(
         "timeZone",
         "kind",
         "responseType",
+        "numTrainingPhrases",
+        "channel",
     }
 )
-_FORM_IS_COMPLETE: Final = ("page", "status", "=", "FINAL")
 _EXAMPLES: Final = 3
-_PARAMETER: Final = re.compile(
-    r"\$(\{)?(?:session|page|intent)\.params\.([\w-]+)(?:\.(?:original|resolved)\b)?(?(1)\})"
-)
-_TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<scope>\$(?:session|page|intent))\.params\.(?P<name>[\w-]+)(?:\.(?:original|resolved)\b)?\s*
-        (?P<sign>!=|<=|>=|=|<|>)\s*
-        (?P<value>"[^"]*"|'[^']*'|[\w.+-]+)
-    |(?P<word>(?:AND|OR|NOT)\b|[()]))""",
-    re.VERBOSE,
+_Placed: TypeAlias = "tuple[Route, tuple[str | int, ...]]"
+_RoutesOfTask: TypeAlias = (
+    "tuple[AgentFlow, str, tuple[Parameter, ...], Sequence[_Placed], Sequence[_Placed]]"
 )
 
 
@@ -67,7 +76,7 @@ def from_dialogflow(raw: JsonValue) -> drafts.ImportedDraft:
         told = f"texts are those in {draft.language!r}: the model says them in the other languages"
         draft.changed(("agent", "supportedLanguageCodes"), told)
     draft.remarks += foreign.unread(package, (), _KEPT_ASIDE)
-    return _Import(draft, package).made()
+    return _Import(draft, package, parameters_in(str(raw))).made()
 
 
 def _given_twice(raw: JsonValue) -> Iterator[Finding]:
@@ -83,63 +92,79 @@ def _given_twice(raw: JsonValue) -> Iterator[Finding]:
 
 def _symbol(page: str) -> str:
     """`End Session`, as an export names what is no page, is the API's `END_SESSION`."""
-    return _last(page).upper().replace(" ", "_")
-
-
-def _last(name: str) -> str:
-    """Of `projects/…/pages/ID`, the ID."""
-    return name.rpartition("/")[2]
+    return last_part(page).upper().replace(" ", "_")
 
 
 class _Import:
-    def __init__(self, draft: drafts.Draft, package: Package) -> None:
-        self._draft, self._package = draft, package
-        self._intents = {
-            key: each for each in package.intents for key in (each.display_name, _last(each.name))
-        }
-        self._types = {
-            key: each for each in package.entity_types for key in (each.display_name, _last(each.name))
-        }
-        self._flows = {key: each for each in package.flows for key in (each.display_name, _last(each.name))}
+    def __init__(self, draft: drafts.Draft, package: Package, named: AbstractSet[str]) -> None:
+        """`named` are parameters that a text or a condition reads."""
+        self._draft, self._package, self._named = draft, package, named
+        self._intents = by_name(package.intents)
+        self._types = by_name(package.entity_types)
+        self._flows = by_name(package.flows)
+        self._playbooks = by_name(package.playbooks)
+        self._callers: dict[str, list[str]] = {}
 
     def made(self) -> drafts.ImportedDraft:
-        draft = self._draft
-        for flow in self._package.flows:
-            for page in flow.pages:
-                for each in page.form.parameters:
-                    self._variable(each)
-        for number, flow in enumerate(self._package.flows):
+        draft, flows = self._draft, self._package.flows
+        self._variables()
+        for flow in flows:
             start = draft.task(flow.display_name, flow.display_name)
-            start.prompts.append(_text(flow.description) or "Find out what the user wants, and go on.")
+            start.prompts.append(
+                text_of(draft, flow.description) or "Find out what the user wants, and go on."
+            )
+        for number, flow in enumerate(flows):
             for page_number, page in enumerate(flow.pages):
                 self._page(flow, page, ("flows", number, "pages", page_number))
-        for number, flow in enumerate(self._package.flows):
-            own = self._routes_of(number, flow, flow, ("flows", number))
-            self._routes(flow, flow.display_name, (), own)
-            inherited = [(route, at) for route, at in own if route.intent]
-            for page_number, page in enumerate(flow.pages):
-                task_id, place = _task_id(flow, page), ("flows", number, "pages", page_number)
-                of_page = self._routes_of(number, flow, page, place)
-                self._routes(flow, task_id, page.form.parameters, of_page)
-                self._routes(flow, task_id, (), inherited, again=True)
-        named = self._package.agent.start_flow
-        found = self._flows.get(_last(named)) if named else None
-        usual = next(
-            (flow.display_name for flow in self._package.flows if "Start Flow" in flow.display_name), ""
-        )
-        draft.begin(found.display_name if found else named or usual, "flow", ("agent", "startFlow"))
+        add_playbooks(draft, self._package, {key: each.display_name for key, each in self._flows.items()})
+        routes = list(self._every_route())
+        for flow, source, _, own, _ in routes:
+            for route, _ in own:
+                into = self._flows.get(last_part(route.target_flow))
+                if into is not None and into is not flow:
+                    self._callers.setdefault(into.display_name, []).append(source)
+        for flow, source, form, own, inherited in routes:
+            self._routes(flow, source, form, own)
+            self._routes(flow, source, (), inherited, again=True)
+        self._begin()
         return draft.imported()
 
-    def _variable(self, parameter: Parameter) -> None:
-        named = _last(parameter.entity_type).removeprefix("@")
+    def _begin(self) -> None:
+        agent = self._package.agent
+        if agent.start_playbook and (first := self._playbooks.get(last_part(agent.start_playbook))):
+            self._draft.begin(task_of_playbook(first), "playbook", ("agent", "startPlaybook"))
+            return
+        found = self._flows.get(last_part(agent.start_flow)) if agent.start_flow else None
+        usual = next(
+            (each.display_name for each in self._package.flows if "Start Flow" in each.display_name), ""
+        )
+        name = found.display_name if found else agent.start_flow or usual
+        self._draft.begin(name, "flow", ("agent", "startFlow"))
+
+    def _variables(self) -> None:
+        """The parameters of forms, and of intents those that something reads; what else gets a value is
+        settled."""
+        draft = self._draft
+        for page in (page for flow in self._package.flows for page in flow.pages):
+            for each in page.form.parameters:
+                asked = each.fill_behavior.initial_prompt_fulfillment.spoken(draft.language)
+                prompt = f"What the user answers to: {plain(asked)}" if asked else ""
+                self._variable(each.display_name, each.entity_type, prompt, each.redact)
+        for number, intent in enumerate(self._package.intents):
+            for each in intent.parameters:
+                if each.id in self._named:
+                    self._variable(each.id, each.entity_type, "", each.redact)
+            if unread := [quoted(each.id) for each in intent.parameters if each.id not in self._named]:
+                told = f"no text and no condition reads {', '.join(unread)}"
+                draft.dropped(("intents", number, "parameters"), told)
+        given = {each.parameter for each in parameters_set(self._package.flows) if each.value is not None}
+        draft.settled |= given - {"", *draft.variables}
+
+    def _variable(self, name: str, entity_type: str, prompt: str, redact: bool) -> None:
+        named = last_part(entity_type).removeprefix("@")
         kind, own = _SYSTEM_TYPES.get(named, "string"), self._types.get(named)
         values = [entity.value for entity in own.entities] if own else []
-        asked = parameter.fill_behavior.initial_prompt_fulfillment.spoken(self._draft.language)
-        named_in = _PARAMETER.sub(r"\2", asked)  # what finds a variable is no template
-        prompt = f"What the user answers to: {named_in}" if asked else ""
-        self._draft.variable(
-            parameter.display_name, "enum" if values else kind, prompt, values, sensitive=parameter.redact
-        )
+        self._draft.variable(name, "enum" if values else kind, prompt, values, sensitive=redact)
         if own and any(entity.synonyms not in {(), (entity.value,)} for entity in own.entities):
             place = "entityTypes", self._package.entity_types.index(own), "entities"
             self._draft.dropped(place, "synonyms: the model knows what is meant")
@@ -152,7 +177,7 @@ class _Import:
             task.needs[parameter.display_name] = False
             asked = parameter.fill_behavior.initial_prompt_fulfillment
             spoken = asked.spoken(draft.language)
-            told = f': "{_text(spoken)}"' if spoken else "."
+            told = f': "{text_of(self._draft, spoken)}"' if spoken else "."
             task.prompts.append(f"Ask for {parameter.display_name}{told}")
             at = (*place, "form", "parameters", number, "fillBehavior", "initialPromptFulfillment")
             self._do(task, asked, f"you ask for {parameter.display_name}", at)
@@ -162,9 +187,13 @@ class _Import:
         self, task: elements.TaskDraft, said: Fulfillment, when: str, place: tuple[str | int, ...]
     ) -> None:
         """What is said and called in a task; `when` is the only case in which it is, in words."""
-        if spoken := said.spoken(self._draft.language):
-            task.prompts.append(f'{f"When {when}, say" if when else "Say"}: "{_text(spoken)}"')
-        self._functions(spoken, place)
+        language, before = self._draft.language, f"When {when}, say" if when else "Say"
+        if spoken := said.spoken(language):
+            task.prompts.append(f'{before}: "{text_of(self._draft, spoken)}"')
+        for condition, words in said.by_case(language):
+            case = f"if {plain(condition)}" if condition else "otherwise"
+            task.prompts.append(f'{before}, {case}: "{text_of(self._draft, words)}"')
+        self._functions(" ".join([spoken, *(words for _, words in said.by_case(language))]), place)
         self._do(task, said, when, place)
 
     def _functions(self, spoken: str, place: tuple[str | int, ...]) -> None:
@@ -175,14 +204,18 @@ class _Import:
         self, task: elements.TaskDraft, said: Fulfillment, when: str, place: tuple[str | int, ...]
     ) -> None:
         if said.webhook:
-            name = re.sub(r"\W+", "_", said.tag or _last(said.webhook))
-            self._draft.tool(task, name, f"What the webhook {_last(said.webhook)} does.")
+            name = re.sub(r"\W+", "_", said.tag or last_part(said.webhook))
+            self._draft.tool(task, name, f"What the webhook {last_part(said.webhook)} does.")
             task.prompts.append(f"Call {name}{f' when {when}' if when else ''}.")
-        if said.set_parameter_actions:
-            self._draft.dropped(
-                (*place, "setParameterActions"), "nothing sets a variable but the user's words and tools"
+        if given := said.set_parameter_actions:
+            self._draft.changed(
+                (*place, "setParameterActions"),
+                "nothing sets a variable but the user's words and tools: the model is told the values",
             )
-        if any(message.live_agent_handoff is not None for message in said.messages):
+            values = (f"{each.parameter} is {plain(str(each.value))}" for each in given)
+            settled = f"ake as settled: {', '.join(values)}."
+            task.prompts.append(f"When {when}, t{settled}" if when else f"T{settled}")
+        if said.hands_over:
             self._draft.changed(
                 (*place, "messages"), "the task is a human's: who is found stands in routingParameters"
             )
@@ -190,20 +223,26 @@ class _Import:
 
     def _routes_of(
         self, number: int, flow: AgentFlow, part: AgentFlow | Page, place: tuple[str | int, ...]
-    ) -> Sequence[tuple[Route, tuple[str | int, ...]]]:
-        """The routes of a flow or page with their places: its own, then those of the groups that it names, of
-        its flow or of the agent."""
-        found = [(route, (*place, "transitionRoutes", n)) for n, route in enumerate(part.transition_routes)]
+    ) -> Sequence[_Placed]:
+        """The routes of a flow or page with their places: its own, those of the groups that it names, of its
+        flow or of the agent, and handlers of events that lead on."""
+        found: list[_Placed] = [
+            (route, (*place, "transitionRoutes", n)) for n, route in enumerate(part.transition_routes)
+        ]
+        found += self._handlers(part.event_handlers, (*place, "eventHandlers"))
+        for n, each in enumerate(part.form.parameters if isinstance(part, Page) else ()):
+            at = (*place, "form", "parameters", n, "fillBehavior", "repromptEventHandlers")
+            found += self._handlers(each.fill_behavior.reprompt_event_handlers, at)
         groups = {
             key: (group, (*owner, "routeGroups", n))
             for owner, of in (((), self._package.route_groups), (("flows", number), flow.route_groups))
             for n, group in enumerate(of)
-            for key in (group.display_name, _last(group.name))
+            for key in (group.display_name, last_part(group.name))
         }
         for n, named in enumerate(part.transition_route_groups):
-            if (known := groups.get(_last(named))) is None:
+            if (known := groups.get(last_part(named))) is None:
                 at = (*place, "transitionRouteGroups", n)
-                self._draft.dropped(at, f"there is no group of routes {_last(named)!r}")
+                self._draft.dropped(at, f"there is no group of routes {last_part(named)!r}")
                 continue
             group, at = known
             found += [
@@ -211,30 +250,56 @@ class _Import:
             ]
         return found
 
+    def _handlers(self, handlers: Sequence[Route], place: tuple[str | int, ...]) -> Sequence[_Placed]:
+        """Those that lead on. What the others say is the model's own."""
+        leading = [
+            (each, (*place, n))
+            for n, each in enumerate(handlers)
+            if each.target_page or each.target_flow or each.target_playbook
+        ]
+        if len(leading) < len(handlers):
+            self._draft.dropped(place, "the model finds its own words where an event leads nowhere")
+        return leading
+
+    def _every_route(self) -> Iterator[_RoutesOfTask]:
+        """Of each start of a flow and each page: the flow, the task, its form, its own routes, and those of
+        the flow that a page has too."""
+        for number, flow in enumerate(self._package.flows):
+            own = self._routes_of(number, flow, flow, ("flows", number))
+            yield flow, flow.display_name, (), own, ()
+            inherited = [(route, at) for route, at in own if route.intent or route.event]
+            for page_number, page in enumerate(flow.pages):
+                of_page = self._routes_of(number, flow, page, ("flows", number, "pages", page_number))
+                yield flow, _task_id(flow, page), page.form.parameters, of_page, inherited
+
     def _routes(
         self,
         flow: AgentFlow,
         source: str,
         form: tuple[Parameter, ...],
-        routes: Sequence[tuple[Route, tuple[str | int, ...]]],
+        routes: Sequence[_Placed],
         again: bool = False,
     ) -> None:
         """The ways of a task. `again`: routes of the flow, which each of its pages has too."""
         for route, at in routes:
-            words, when = self._reason(route.intent), ""
-            if route.condition and route.condition.strip() != "true":
-                when = self._condition(route.condition, form)
+            words, when = self._reason(route), ""
+            if route.condition and route.condition.strip().casefold() != "true":
+                when = condition_of(self._draft, route.condition, form)
                 if when is None:
-                    words = " and ".join(filter(None, (words, route.condition)))
+                    words = " and ".join(filter(None, (words, plain(route.condition))))
                     when = ""
                     if not again:
                         self._draft.changed((*at, "condition"), f"the model judges {route.condition!r}")
             target = self._target(flow, route, at)
+            if not target and route.trigger_fulfillment.hands_over:
+                target = self._person(source)
             if not again:
                 self._fulfilled(source, target, route, words, (*at, "triggerFulfillment"))
             if target and target != source:
                 alone = bool(when) and not words
                 self._draft.way(source, target, when=when, reason=words, automatic=alone, place=at)
+            elif not target and _symbol(route.target_page).startswith("END_"):
+                self._end(flow, source, route, words, at)
 
     def _fulfilled(
         self, source: str, target: str, route: Route, words: str, place: tuple[str | int, ...]
@@ -246,30 +311,52 @@ class _Import:
             return
         own = self._draft.tasks[source]
         self._say(own, route.trigger_fulfillment, words, place)
-        if _symbol(route.target_page) in _ENDS:
-            own.prompts.append(f"When {words or 'this is settled'}, end the conversation.")
+
+    def _end(
+        self, flow: AgentFlow, source: str, route: Route, words: str, place: tuple[str | int, ...]
+    ) -> None:
+        """An end of the flow leads back to where the flow was entered from; without such a task, as any other
+        end, it is the conversation's."""
+        end = _symbol(route.target_page)
+        reason = " and ".join(filter(None, (words, end_in_words(end))))
+        callers = self._callers.get(flow.display_name, ()) if end != "END_SESSION" else ()
+        for each in dict.fromkeys(callers):
+            self._draft.way(source, each, reason=reason or "this is settled", place=place)
+        if not callers:
+            line = f"When {reason or 'this is settled'}, end the conversation."
+            if line not in (own := self._draft.tasks[source].prompts):
+                own.append(line)
+
+    def _person(self, source: str) -> str:
+        """The task of a human that a handover outside of pages leads to."""
+        key = f"{source} → person"
+        if key not in self._draft.tasks:
+            self._draft.task(key, f"{self._draft.tasks[source].name}: person")
+        return key
 
     def _target(self, flow: AgentFlow, route: Route, place: tuple[str | int, ...]) -> str:
         """The task that a route leads to, `""` where it stays or ends."""
-        page, into = _last(route.target_page), _last(route.target_flow)
+        page, into = last_part(route.target_page), last_part(route.target_flow)
+        if playbook := self._playbooks.get(last_part(route.target_playbook)):
+            return task_of_playbook(playbook)
         found = next(
-            (each for each in flow.pages if page and page in (each.display_name, _last(each.name))), None
+            (each for each in flow.pages if page and page in (each.display_name, last_part(each.name))), None
         )
         if found is not None:
             return _task_id(flow, found)
         symbol = _symbol(page)
         if symbol == "START_PAGE":
             return flow.display_name
-        if symbol in {"", "CURRENT_PAGE", "PREVIOUS_PAGE", *_ENDS}:
+        if symbol in _STAYS or symbol == "END_SESSION" or symbol.startswith("END_FLOW"):
             other = self._flows.get(into)
             return other.display_name if other else ""
         self._draft.dropped(place, f"there is no page {page!r}")
         return ""
 
-    def _reason(self, intent: str) -> str:
-        known = self._intents.get(_last(intent))
+    def _reason(self, route: Route) -> str:
+        known, intent = self._intents.get(last_part(route.intent)), last_part(route.intent)
         if known is None:
-            return f"the user means {_last(intent)!r}" if intent else ""
+            return f"the user means {intent!r}" if intent else event_in_words(route.event)
         parts = (phrase.get("parts") for phrase in known.training_phrases if isinstance(phrase, dict))
         phrases = [
             "".join(str(part.get("text", "")) for part in each if isinstance(part, dict)).strip()
@@ -278,35 +365,6 @@ class _Import:
         ][:_EXAMPLES]
         examples = f" (such as: {'; '.join(phrases)})" if phrases else ""
         return (known.description or f"the user means {known.display_name!r}") + examples
-
-    def _condition(self, text: str, form: tuple[Parameter, ...]) -> str | None:
-        """A CX condition in the engine's language; None where it says what that language has not, or
-        compares what has another type."""
-        at, written = 0, list[str]()
-        while at < len(text.rstrip()):
-            match = _TOKEN.match(text, at)
-            if match is None:
-                return None
-            at = match.end()
-            written.append(match["word"].lower() if match["word"] else self._comparison(match, form))
-        condition = " ".join(written).replace("( ", "(").replace(" )", ")")
-        return None if self._draft.fault_in(condition) else condition
-
-    def _comparison(self, match: re.Match[str], form: tuple[Parameter, ...]) -> str:
-        name, sign, value = match["name"], match["sign"], match["value"]
-        if (match["scope"][1:], name, sign, value.strip("\"'")) == _FORM_IS_COMPLETE:
-            required = [f"has({self._draft.value(each.display_name)})" for each in form if each.required]
-            return f"({elements.joined(required, 'and')})" if required else "(true == true)"
-        path = self._draft.value(name)
-        if value == "null":
-            return f"not has({path})" if sign == "=" else f"has({path})"
-        literal = elements.condition_literal(value, self._draft.kind_of(name))
-        return f"{path} {'==' if sign == '=' else sign} {literal}"
-
-
-def _text(original: str) -> str:
-    """With placeholders as the draft knows them."""
-    return _PARAMETER.sub(r"{{\2}}", original)
 
 
 def _task_id(flow: AgentFlow, page: Page) -> str:

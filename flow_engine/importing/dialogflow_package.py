@@ -2,51 +2,130 @@
 object of them.
 """
 
-from collections.abc import Mapping
-from typing import Final, cast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Final, Protocol, TypeVar, cast
 
-from pydantic import ConfigDict, JsonValue
+from pydantic import AfterValidator, ConfigDict, JsonValue
 from pydantic.alias_generators import to_camel
 
 from flow_engine.importing import foreign
+
+_SCOPE: Final = re.compile(r"^\$(?:(?:session|page)\.params|flow)\.")
+_TAG: Final = re.compile(r"<[^<>]*>")
 
 
 class Resource(foreign.Foreign):
     model_config = ConfigDict(alias_generator=to_camel)
 
 
+def _without_scope(name: str) -> str:
+    return _SCOPE.sub("", name)
+
+
+ParameterName = Annotated[str, AfterValidator(_without_scope)]
+"""As `x`, which is how `$session.params.x` and `$flow.x` are called here."""
+
+
 class Text(Resource):
     text: tuple[str, ...] = ()
+
+
+class AudioText(Resource):
+    text: str = ""
+    ssml: str = ""
 
 
 class Message(Resource):
     text: Text = Text()
     language_code: str = ""
-    output_audio_text: Text | None = None
+    output_audio_text: AudioText = AudioText()
     live_agent_handoff: JsonValue = None
+    telephony_transfer_call: JsonValue = None
+
+    @property
+    def wording(self) -> str:
+        """Its first wording in a chat, else the one on the phone."""
+        audio = self.output_audio_text
+        return (
+            self.text.text[0] if self.text.text else audio.text or " ".join(_TAG.sub(" ", audio.ssml).split())
+        )
+
+
+class CaseContent(Resource):
+    message: Message = Message()
+
+
+class Case(Resource):
+    condition: str = ""
+    case_content: tuple[CaseContent, ...] = ()
+
+
+class Cases(Resource):
+    """The first case whose condition holds is said; one without a condition is said where none does."""
+
+    cases: tuple[Case, ...] = ()
+
+
+class SetParameter(Resource):
+    parameter: ParameterName = ""
+    value: JsonValue = None
 
 
 class Fulfillment(Resource):
     messages: tuple[Message, ...] = ()
     webhook: str = ""
     tag: str = ""
-    set_parameter_actions: tuple[JsonValue, ...] = ()
+    set_parameter_actions: tuple[SetParameter, ...] = ()
+    conditional_cases: tuple[Cases, ...] = ()
+
+    @property
+    def hands_over(self) -> bool:
+        """To a person, in a chat or on the phone."""
+        calls = (
+            call for each in self.messages for call in (each.live_agent_handoff, each.telephony_transfer_call)
+        )
+        return any(call is not None for call in calls)
 
     def spoken(self, language: str) -> str:
-        """The first wording of each message, one after the other: of those in several languages the ones in
-        that one, else in the one that comes first."""
-        given = [each for each in self.messages if each.text.text]
-        own = language if any(each.language_code == language for each in given) else ""
-        first = own or next((each.language_code for each in given if each.language_code), "")
-        return " ".join(each.text.text[0] for each in given if each.language_code in ("", first))
+        return _spoken(self.messages, language)
+
+    def by_case(self, language: str) -> Iterator[tuple[str, str]]:
+        """What is said where a condition holds, in the order in which they are asked; `""` is none."""
+        for case in (each for cases in self.conditional_cases for each in cases.cases):
+            if said := _spoken([each.message for each in case.case_content], language):
+                yield case.condition, said
+
+
+def _spoken(messages: Sequence[Message], language: str) -> str:
+    """The first wording of each message, one after the other: of those in several languages the ones in that
+    one, else in the one that comes first. A chat's and the phone's say the same."""
+    chat = [each for each in messages if each.text.text]
+    given = chat or [each for each in messages if each.wording]
+    own = language if any(each.language_code == language for each in given) else ""
+    first = own or next((each.language_code for each in given if each.language_code), "")
+    return " ".join(each.wording for each in given if each.language_code in ("", first))
+
+
+class Route(Resource):
+    """A handler of an event is one too."""
+
+    intent: str = ""
+    event: str = ""
+    condition: str = ""
+    trigger_fulfillment: Fulfillment = Fulfillment()
+    target_page: str = ""
+    target_flow: str = ""
+    target_playbook: str = ""
 
 
 class FillBehavior(Resource):
     initial_prompt_fulfillment: Fulfillment = Fulfillment()
+    reprompt_event_handlers: tuple[Route, ...] = ()
 
 
 class Parameter(Resource):
-    display_name: str
+    display_name: ParameterName
     entity_type: str = "@sys.any"
     required: bool = False
     redact: bool = False
@@ -55,14 +134,6 @@ class Parameter(Resource):
 
 class Form(Resource):
     parameters: tuple[Parameter, ...] = ()
-
-
-class Route(Resource):
-    intent: str = ""
-    condition: str = ""
-    trigger_fulfillment: Fulfillment = Fulfillment()
-    target_page: str = ""
-    target_flow: str = ""
 
 
 class RouteGroup(Resource):
@@ -78,6 +149,7 @@ class Page(Resource):
     form: Form = Form()
     transition_routes: tuple[Route, ...] = ()
     transition_route_groups: tuple[str, ...] = ()
+    event_handlers: tuple[Route, ...] = ()
 
 
 class AgentFlow(Resource):
@@ -86,14 +158,22 @@ class AgentFlow(Resource):
     description: str = ""
     transition_routes: tuple[Route, ...] = ()
     transition_route_groups: tuple[str, ...] = ()
+    event_handlers: tuple[Route, ...] = ()
     pages: tuple[Page, ...] = ()
     route_groups: tuple[RouteGroup, ...] = ()
+
+
+class IntentParameter(Resource):
+    id: ParameterName
+    entity_type: str = "@sys.any"
+    redact: bool = False
 
 
 class Intent(Resource):
     display_name: str
     name: str = ""
     description: str = ""
+    parameters: tuple[IntentParameter, ...] = ()
     training_phrases: tuple[JsonValue, ...] = ()
 
 
@@ -108,11 +188,41 @@ class EntityType(Resource):
     entities: tuple[Entity, ...] = ()
 
 
+class PlaybookStep(Resource):
+    text: str = ""
+    steps: "tuple[PlaybookStep, ...]" = ()
+
+
+class Instruction(Resource):
+    steps: tuple[PlaybookStep, ...] = ()
+    guidelines: str = ""
+
+
+class Playbook(Resource):
+    """An agent of instructions in words. Exports list its steps twice."""
+
+    display_name: str
+    name: str = ""
+    goal: str = ""
+    steps: JsonValue = None
+    instruction: Instruction = Instruction()
+    referenced_playbooks: tuple[str, ...] = ()
+    referenced_flows: tuple[str, ...] = ()
+    referenced_tools: tuple[str, ...] = ()
+
+
+class PlaybookTool(Resource):
+    display_name: str
+    name: str = ""
+    description: str = ""
+
+
 class Agent(Resource):
     display_name: str = ""
     default_language_code: str = "en"
     supported_language_codes: tuple[str, ...] = ()
     start_flow: str = ""
+    start_playbook: str = ""
 
 
 class Package(Resource):
@@ -122,17 +232,59 @@ class Package(Resource):
     entity_types: tuple[EntityType, ...] = ()
     webhooks: tuple[JsonValue, ...] = ()
     route_groups: tuple[RouteGroup, ...] = ()
+    playbooks: tuple[Playbook, ...] = ()
+    tools: tuple[PlaybookTool, ...] = ()
 
 
-_KINDS: Final = ("flows", "intents", "entityTypes", "webhooks", "agentTransitionRouteGroups")
+class _Named(Protocol):
+    @property
+    def display_name(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=_Named)
+
+
+def last_part(name: str) -> str:
+    """Of `projects/…/pages/ID`, the ID."""
+    return name.rpartition("/")[2]
+
+
+def by_name(resources: Sequence[N]) -> Mapping[str, N]:
+    """Each by its name and by its id, as exports and REST name it."""
+    return {key: each for each in resources for key in (each.display_name, last_part(each.name)) if key}
+
+
+def parameters_set(part: object) -> Iterator[SetParameter]:
+    """Everything that a part gives a value to by itself, wherever it stands in it."""
+    if isinstance(part, SetParameter):
+        yield part
+    elif isinstance(part, Resource):
+        for name in type(part).model_fields:
+            yield from parameters_set(getattr(part, name))
+    elif isinstance(part, tuple):
+        for each in cast("tuple[object, ...]", part):
+            yield from parameters_set(each)
+
+
+_KINDS: Final = (
+    "flows",
+    "intents",
+    "entityTypes",
+    "webhooks",
+    "agentTransitionRouteGroups",
+    "playbooks",
+    "tools",
+)
 _FLAT: Final = ("webhooks", "agentTransitionRouteGroups")
 """Of these each file is a resource, of the others each folder."""
 
 
 def gathered(files: Mapping[str, JsonValue]) -> JsonValue:
     """The files of an exported package, by their paths, as one object: `{agent, flows: [{…, pages,
-    routeGroups}], intents, entityTypes, webhooks, routeGroups}`, and what else there is by folder. What has
-    several languages is taken in the agent's own, else in the first one."""
+    routeGroups}], intents, entityTypes, webhooks, routeGroups, playbooks, tools}`, and what else there is by
+    folder. What has several languages is taken in the agent's own, else in the first one."""
     agent = files.get("agent.json", {})
     found: dict[str, JsonValue] = {"agent": agent}
     language = str(agent.get("defaultLanguageCode", "en")) if isinstance(agent, dict) else "en"
@@ -140,7 +292,10 @@ def gathered(files: Mapping[str, JsonValue]) -> JsonValue:
         rows: list[JsonValue] = []
         for path in sorted(files):
             parts, body = path.split("/"), files[path]
-            if parts[0] != kind or len(parts) != (2 if kind in _FLAT else 3) or not isinstance(body, dict):
+            depth = 2 if kind in _FLAT else 3
+            if parts[0] != kind or len(parts) != depth or not path.endswith(".json"):
+                continue
+            if not isinstance(body, dict):
                 continue
             inside = f"{'/'.join(parts[:-1])}/"
             below = {
@@ -166,6 +321,6 @@ def _parts(below: Mapping[str, JsonValue], language: str) -> Mapping[str, JsonVa
         elif folder in {"trainingPhrases", "entities"} and isinstance(body, dict):
             if folder not in parts or rest == f"{language}.json":
                 parts[folder] = body.get(folder, [])
-        elif rest:
+        elif rest or not folder.endswith(".json"):
             parts[folder] = None
     return parts

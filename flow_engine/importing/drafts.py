@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast
 
-from flow_engine.conditions.language import ConditionMistake, Constant, Reference, operand_text, parse
+from flow_engine.conditions.language import (
+    ConditionMistake,
+    Constant,
+    Reference,
+    atoms,
+    operand_text,
+    parse,
+)
 from flow_engine.conditions.review import Names, problems_of
 from flow_engine.documents.findings import quoted
 from flow_engine.documents.references import normalise_name
@@ -69,7 +76,8 @@ class Draft:
         default_factory=dict[str, tuple[str, dict[str, str]]]
     )
     global_tasks: list[str] = field(default_factory=list[str])
-    model: str = ""
+    settled: set[str] = field(default_factory=set[str])
+    """What the original gives values to by itself: a model is told them, no condition sees them."""
     ids: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     remarks: list[Remark] = field(default_factory=list[Remark])
 
@@ -80,8 +88,9 @@ class Draft:
         self.remarks.append(Remark(pointer=pointer(*place), kept="dropped", message=message))
 
     def task(self, task_id: str, name: str) -> TaskDraft:
-        """A new task. A name that is taken, compared as the engine compares names, gets a number."""
-        taken = {normalise_name(each.name) for each in self.tasks.values()}
+        """A new task. A name that is another task's, or its id, compared as the engine compares names, gets a
+        number."""
+        taken = {normalise_name(each) for task in self.tasks.values() for each in (task.name, task.id)}
         plain = " ".join((name or task_id).split())[:120] or "unnamed"
         unique, number = plain, 2
         while normalise_name(unique) in taken:
@@ -221,10 +230,14 @@ class Draft:
             for each in self.variables.values()
         )
         try:
-            problems = problems_of(parse(condition), Names(variables, frozenset()))
+            tree = parse(condition)
         except ConditionMistake as mistake:
             return str(mistake)
-        return next((reason for _, reason in problems), "")
+        read = {str(each.path[0]) for each in atoms(tree) if isinstance(each, Reference) and each.path}
+        for name in sorted(self.settled):
+            if self._id_of(name) in read:
+                return f"nothing but the model knows what {quoted(name)} is"
+        return next((reason for _, reason in problems_of(tree, Names(variables, frozenset()))), "")
 
     def imported(self) -> ImportedDraft:
         """The whole as a version's document, with the remarks so far. Raises CorrectTheInput where nothing in

@@ -321,7 +321,7 @@ class TestDialogflow:
             "entityTypes/doctor/doctor.json": {"displayName": "doctor"},
             "entityTypes/doctor/entities/de.json": {"entities": [{"value": "Frau Ruiz"}]},
             "entityTypes/doctor/entities/en.json": {"entities": [{"value": "Ms Ruiz"}]},
-            "playbooks/triage/triage.json": {"displayName": "triage"},
+            "testCases/triage.json": {"displayName": "triage"},
             **{f"intents/i/trainingPhrases/{each}.json": phrases[each] for each in phrases},
             "intents/i/i.json": {"displayName": "i"},
         }
@@ -335,7 +335,7 @@ class TestDialogflow:
         assert "Welche?" not in prompt
         assert "Call log when you ask for doctor." in prompt
         assert found.remark("/agent/supportedLanguageCodes")[0] == "changed"
-        assert found.remark("/playbooks") == ("dropped", "'playbooks' has no counterpart")
+        assert found.remark("/testCases") == ("dropped", "'testCases' has no counterpart")
 
     def test_groups_of_routes_are_routes_where_they_are_named(self) -> None:
         group = {"displayName": "common", "transitionRoutes": [{"intent": "person", "targetPage": "desk"}]}
