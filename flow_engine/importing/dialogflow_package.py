@@ -284,7 +284,12 @@ _FLAT: Final = ("webhooks", "agentTransitionRouteGroups")
 def gathered(files: Mapping[str, JsonValue]) -> JsonValue:
     """The files of an exported package, by their paths, as one object: `{agent, flows: [{…, pages,
     routeGroups}], intents, entityTypes, webhooks, routeGroups, playbooks, tools}`, and what else there is by
-    folder. What has several languages is taken in the agent's own, else in the first one."""
+    folder. What has several languages is taken in the agent's own, else in the first one. The package may lie
+    in a folder of its own."""
+    packages = [path for path in files if path.rpartition("/")[2] == "agent.json"]
+    if len(packages) == 1:
+        root = packages[0].removesuffix("agent.json")
+        files = {path.removeprefix(root): each for path, each in files.items() if path.startswith(root)}
     agent = files.get("agent.json", {})
     found: dict[str, JsonValue] = {"agent": agent}
     language = str(agent.get("defaultLanguageCode", "en")) if isinstance(agent, dict) else "en"

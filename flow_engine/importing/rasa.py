@@ -19,6 +19,8 @@ _TYPES: Final[Mapping[str, str]] = {
     "categorical": "enum",
 }
 _START: Final = "start"
+_HANDOFF: Final = "pattern_human_handoff"
+"""Rasa's own flow for whoever wants a person. It is there though no file has it."""
 _SILENT: Final = frozenset(
     {
         "version",
@@ -52,6 +54,7 @@ class Step(foreign.Foreign):
     action: str = ""
     link: str = ""
     call: str = ""
+    mcp_server: str = ""
     noop: bool = False
     ask_before_filling: bool = False
     set_slots: tuple[Mapping[str, JsonValue], ...] = ()
@@ -66,8 +69,13 @@ class RasaFlow(foreign.Foreign):
     steps: tuple[Step, ...] = ()
 
 
+class Validation(foreign.Foreign):
+    rejections: tuple[Mapping[str, str], ...] = ()
+
+
 class Slot(foreign.Foreign):
     type: str = "text"
+    validation: Validation = Validation()
     values: tuple[JsonValue, ...] = ()
     initial_value: JsonValue = None
     mappings: JsonValue = None
@@ -80,8 +88,29 @@ class Slot(foreign.Foreign):
         return bool(kinds) and all(kind in ("controlled", "custom") for kind in kinds)
 
 
+class Button(foreign.Foreign):
+    title: str = ""
+    payload: JsonValue = None
+
+
 class Response(foreign.Foreign):
     text: str = ""
+    buttons: tuple[Button, ...] = ()
+    condition: JsonValue = None
+
+    @property
+    def case(self) -> str:
+        """When this wording is the one, in words; `""` is always."""
+        if isinstance(self.condition, list):
+            rows = (each for each in self.condition if isinstance(each, dict))
+            return " and ".join(f"slots.{each.get('name')} is {each.get('value')}" for each in rows)
+        return str(self.condition or "")
+
+
+class McpServer(foreign.Foreign):
+    name: str
+    url: str = ""
+    type: str = ""
 
 
 class RasaFiles(foreign.Foreign):
@@ -91,6 +120,7 @@ class RasaFiles(foreign.Foreign):
     slots: Mapping[str, Slot] = Field(default_factory=dict[str, Slot])
     responses: Mapping[str, tuple[Response, ...]] = Field(default_factory=dict[str, tuple[Response, ...]])
     actions: tuple[JsonValue, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
     language: str = ""
     additional_languages: tuple[str, ...] = ()
 
@@ -103,7 +133,13 @@ def from_rasa(raw: JsonValue) -> drafts.ImportedDraft:
     draft.other_languages = files.additional_languages
     draft.remarks += foreign.unread(files, (), _SILENT)
     flows = {name: flow for name, flow in files.flows.items() if not name.startswith("pattern_")}
-    for name in files.flows.keys() - flows.keys():
+    steps = [step for flow in files.flows.values() for step in _every(flow.steps)]
+    if _HANDOFF in files.flows or any(_HANDOFF in (step.link, step.call) for step in steps):
+        own = RasaFlow(description="The user wants to speak to a person.")
+        flows[_HANDOFF] = files.flows.get(_HANDOFF, own)
+        place = ("flows", _HANDOFF) if _HANDOFF in files.flows else ("flows",)
+        draft.changed(place, f"{_HANDOFF!r} is a human's task: who is found stands in routingParameters")
+    for name in sorted(files.flows.keys() - flows.keys()):
         draft.dropped(
             ("flows", name), "what Rasa says in such a situation is a rule of the platform's prompts here"
         )
@@ -116,7 +152,15 @@ class _Import:
 
     def made(self) -> drafts.ImportedDraft:
         draft = self._draft
-        collected = {step.collect for flow in self._flows.values() for step in _every(flow.steps)}
+        steps = [step for flow in self._flows.values() for step in _every(flow.steps)]
+        collected = {step.collect for step in steps}
+        draft.settled |= {
+            name
+            for step in steps
+            for each in step.set_slots
+            for name, value in each.items()
+            if value is not None and not (name in self._files.slots and self._files.slots[name].by_tools)
+        } - collected
         for name, slot in self._files.slots.items():
             by_tools = slot.by_tools and name not in collected
             if by_tools:
@@ -135,7 +179,7 @@ class _Import:
         draft.first_task = start_id
         for name, flow in self._flows.items():
             task = draft.task(name, flow.name or name.replace("_", " "))
-            task.description = flow.description
+            task.description, task.human = flow.description, name == _HANDOFF
         for name, flow in self._flows.items():
             self._fill(name, flow)
         linked = {step.call for flow in self._flows.values() for step in _every(flow.steps)}
@@ -173,7 +217,7 @@ class _Import:
                 yield prefix + (line or "Go on as follows.")
             if isinstance(step.next, str):
                 if step.next:
-                    yield f"Then {'end' if step.next == 'END' else f'go on with step {step.next}'}."
+                    yield f"Then {_onward(step.next)}."
                 continue
             asked = "; ".join(branch.when for branch in step.next if branch.when)
             otherwise = (f"none of ({asked})",) if asked else ()
@@ -183,7 +227,7 @@ class _Import:
                 inside = (*at, "next", index, "then" if branch.then else "else")
                 said = f"If {branch.when}" if branch.when else "Otherwise"
                 if isinstance(following, str):
-                    yield f"{said}: {'end' if following == 'END' else f'go on with step {following}'}."
+                    yield f"{said}: {_onward(following)}."
                 else:
                     yield f"{said}: " + " ".join(self._lines(source, following, inside, holds))
 
@@ -193,19 +237,26 @@ class _Import:
             draft.variable(step.collect, "string", step.description)
             task.needs.setdefault(step.collect, False)
             again = " even if it is known" if step.ask_before_filling else ""
+            slot = self._files.slots.get(step.collect, Slot())
             refused = "".join(
                 f" Refuse it if {each.get('if', '')}"
                 + (f", and say: {self._utterance(utter)}" if utter in self._files.responses else ".")
-                for each in step.rejections
+                for each in (*step.rejections, *slot.validation.rejections)
                 for utter in (each.get("utter", ""),)
             )
-            said = self._utterance(step.utter or f"utter_ask_{step.collect}")
-            return f"Ask for {step.collect}{again}: {said}{refused}"
+            return f"Ask for {step.collect}{again}: {self._question(task, step)}{refused}"
         if step.action.startswith("utter_"):
             return f"Say: {self._utterance(step.action)}"
         if step.action:
             draft.tool(task, step.action, f"What Rasa's action {step.action} does.")
             return f"Call {step.action}."
+        if step.call and step.call not in self._flows and not step.call.startswith("pattern_"):
+            url = next((each.url for each in self._files.mcp_servers if each.name == step.mcp_server), "")
+            server = step.mcp_server or drafts.TOOLS
+            draft.tool(task, step.call, f"What {step.call} does in Rasa.", server=server, url=url)
+            if not step.mcp_server:
+                draft.changed(place, f"no flow is called {step.call!r}: an agent is a tool here")
+            return f"Call {step.call}."
         for target in filter(None, (step.link, step.call)):
             return self._way(source, target, place, when)
         if step.set_slots:
@@ -221,7 +272,9 @@ class _Import:
 
     def _way(self, source: str, target: str, place: tuple[str | int, ...], when: tuple[str, ...]) -> str:
         if target not in self._flows:
-            self._draft.dropped(place, f"there is no flow {target!r}")
+            ours = target.startswith("pattern_")
+            told = f"what Rasa does in {target!r} is a rule of the platform's prompts here"
+            self._draft.dropped(place, told if ours else f"there is no flow {target!r}")
             return ""
         judged = {each: self._condition(each) for each in when}
         for each, condition in judged.items():
@@ -231,12 +284,24 @@ class _Import:
         self._draft.way(source, target, when=condition, reason=" and ".join(judged), place=place)
         return f"Go on to {self._draft.tasks[target].name!r}."
 
+    def _question(self, task: elements.TaskDraft, step: Step) -> str:
+        """How a slot is asked for: by its response, or by an action that makes the question."""
+        said, action = step.utter or f"utter_ask_{step.collect}", f"action_ask_{step.collect}"
+        listed = self._files.actions
+        named = [name for each in listed for name in (each if isinstance(each, dict) else [each])]
+        if said in self._files.responses or action not in named:
+            return self._utterance(said)
+        self._draft.tool(task, action, f"What Rasa's action {action} does.")
+        return f"call {action}, which says how."
+
     def _utterance(self, name: str) -> str:
-        said = next((each.text for each in self._files.responses.get(name, ()) if each.text), "")
-        if not said:
-            return name.removeprefix("utter_").replace("_", " ") + "."
-        written = _SLOT_IN_TEXT.sub(lambda match: f"{{{{{match[1] or match[2]}}}}}", said)
-        return f'"{written}"'
+        """The first wording, those of a case with their cases before it."""
+        given = [each for each in self._files.responses.get(name, ()) if each.text]
+        always = next((each for each in given if not each.case), None)
+        cases = [f"if {each.case}: {_wording(each)}" for each in given if each.case]
+        if always is None:
+            return "; ".join(cases) or name.removeprefix("utter_").replace("_", " ") + "."
+        return "; ".join([*cases, f"otherwise: {_wording(always)}"]) if cases else _wording(always)
 
     def _condition(self, text: str) -> str:
         """A predicate over slots in the engine's language, `""` where it says more than that, or compares
@@ -274,6 +339,16 @@ class _Import:
         """The type of a slot's values, of one too that only tools write."""
         slot = self._files.slots.get(name)
         return self._draft.kind_of(name) if slot is None else _TYPES.get(slot.type, "custom")
+
+
+def _onward(step: str) -> str:
+    return "this is settled" if step == "END" else f"go on with step {step}"
+
+
+def _wording(response: Response) -> str:
+    text = _SLOT_IN_TEXT.sub(lambda match: f"{{{{{match[1] or match[2]}}}}}", response.text)
+    choices = "; ".join(each.title for each in response.buttons if each.title)
+    return f'"{text}"' + (f" (choices: {choices})" if choices else "")
 
 
 def _every(steps: Sequence[Step]) -> Iterator[Step]:

@@ -21,6 +21,8 @@ from flow_engine.testing.yaml_text import FileRejected, read_yaml
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Of all files of an original together, unpacked."""
+_ONCE: Final = frozenset({"flows", "slots", "responses"})
+"""What of Rasa's several files may not say in several ways. The rest is not read."""
 _UNREADABLE: Final = (
     *(OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
     *(RuntimeError, ValueError),  # of an archive that is encrypted, or whose names are damaged
@@ -107,12 +109,16 @@ def _bodies(files: Sequence[Path], mistakes: list[Finding]) -> Iterator[_File]:
 
 
 def _inside(path: Path) -> Sequence[Path]:
-    """The files of a folder; what is none is the only one."""
+    """The files of a folder, without what is hidden in it; what is none is the only one."""
     with suppress(OSError):  # which is told where it is read
         if path.is_dir():
             found = (each for each in path.rglob("*") if each.suffix in {".json", ".yml", ".yaml"})
-            return sorted(each for each in found if each.is_file())
+            return sorted(each for each in found if each.is_file() and not _hidden(each.relative_to(path)))
     return [path]
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _unpacked(path: Path) -> Iterator[_File]:
@@ -160,8 +166,8 @@ def _whole(original: OriginalFormat, files: Sequence[Path], contents: Mapping[st
 
 
 def _merged(contents: Mapping[str, JsonValue]) -> JsonValue:
-    """Rasa reads all files of a folder as one. Raises CorrectTheInput `original_invalid` with everything
-    that several files say, and each in another way."""
+    """Rasa reads all files of a folder as one. Raises CorrectTheInput `original_invalid` with each flow, slot
+    and response that several files have in several ways."""
     whole: dict[str, JsonValue] = {}
     twice: list[Finding] = []
     for name, body in contents.items():
@@ -171,7 +177,7 @@ def _merged(contents: Mapping[str, JsonValue]) -> JsonValue:
                 twice += (
                     Finding(pointer(key, each), "duplicate_key", f"given twice, the second time in {name}")
                     for each in value
-                    if each in known and known[each] != value[each]
+                    if key in _ONCE and each in known and known[each] != value[each]
                 )
                 whole[key] = {**known, **value}
             elif isinstance(known, list) and isinstance(value, list):

@@ -92,6 +92,25 @@ def test_what_two_files_say_of_one_flow_is_told(tmp_path: Path) -> None:
     assert "/flows/two" not in err
 
 
+def test_what_rasa_does_not_read_may_be_there_twice(tmp_path: Path) -> None:
+    (tmp_path / ".devcontainer").mkdir()
+    (tmp_path / ".devcontainer" / "devcontainer.json").write_text("// with a comment {")
+    (tmp_path / "flows.yml").write_text("flows: {one: {description: One, steps: [{noop: true}]}}\n")
+    for language in ("de", "en"):
+        (tmp_path / f"{language}.yml").write_text(f"labels: {{hello: {language}}}\n")
+    code, out, err = run("rasa", tmp_path)
+    assert (code, [each["_id"] for each in json.loads(out)["tasks"]]) == (0, ["start", "one"])
+    assert err == "dropped /labels: 'labels' has no counterpart\n"
+
+
+def test_a_package_of_dialogflow_may_lie_in_a_folder(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "agents" / "practice")
+    archive = shutil.make_archive(str(tmp_path / "agent"), "zip", tmp_path / "agents")
+    for given in (tmp_path / "agents", archive):
+        code, out, _ = run("dialogflow-cx", given)
+        assert (code, json.loads(out)) == (0, imported("dialogflow-cx").document)
+
+
 def test_of_dialogflow_one_package_is_read(tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copytree(PACKAGE, tmp_path / name)

@@ -1,0 +1,115 @@
+"""What real projects of Rasa hold beside flows, slots and texts: choices, cases, handovers, agents, questions
+that actions ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flow_engine.importing import IMPORTERS
+from tests.flow_engine.importing.originals import Imported, errors_of, pointed_at
+
+
+def project(steps: Any, **more: Any) -> Imported:
+    raw: Any = {"flows": {"book": {"description": "x", "steps": steps}, **more.pop("flows", {})}, **more}
+    found = Imported(IMPORTERS["rasa"](raw))
+    assert errors_of(found.document) == []
+    assert [each for each in found.draft.remarks if not pointed_at(raw, each["pointer"])] == []
+    return found
+
+
+def test_choices_are_offered() -> None:
+    buttons = [{"title": "Sea", "payload": "/set(view=sea)"}, {"title": "Street", "payload": "street"}]
+    answers = {"utter_ask_view": [{"text": "Which view?", "buttons": buttons}]}
+    found = project([{"collect": "view"}], responses=answers)
+    assert found.tasks["book"]["prompt"] == '1. Ask for view: "Which view?" (choices: Sea; Street)'
+    assert found.draft.remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [("slots.vip", "slots.vip"), ([{"type": "slot", "name": "vip", "value": True}], "slots.vip is True")],
+)
+def test_what_is_said_in_a_case_is_said_in_that_case(condition: Any, words: str) -> None:
+    always, case = {"text": "Welcome."}, {"text": "Welcome back.", "condition": condition}
+    for answers in ([always, case], [case, always]):
+        found = project([{"action": "utter_hello"}], responses={"utter_hello": answers})
+        told = f'1. Say: if {words}: "Welcome back."; otherwise: "Welcome."'
+        assert found.tasks["book"]["prompt"] == told
+    found = project([{"action": "utter_hello"}], responses={"utter_hello": [case]})
+    assert found.tasks["book"]["prompt"] == f'1. Say: if {words}: "Welcome back."'
+
+
+def test_what_a_slot_refuses_is_refused_wherever_it_is_asked_for() -> None:
+    slots = {"age": {"type": "float", "validation": {"rejections": [{"if": "slots.age < 18"}]}}}
+    found = project([{"collect": "age"}], slots=slots)
+    assert found.tasks["book"]["prompt"].endswith("Refuse it if slots.age < 18.")
+
+
+@pytest.mark.parametrize("actions", [["action_ask_room"], [{"action_ask_room": {"send_domain": True}}]])
+def test_a_question_that_an_action_asks_is_a_tool(actions: Any) -> None:
+    found = project([{"collect": "room"}], actions=actions)
+    assert found.tasks["book"]["prompt"] == "1. Ask for room: call action_ask_room, which says how."
+    (selection,) = found.tasks["book"]["mcpToolSelection"]
+    assert [each["toolName"] for each in selection["selectedTools"]] == ["action_ask_room"]
+
+
+class TestPersons:
+    def test_rasa_s_own_handover_is_a_human_s_task_though_no_file_has_it(self) -> None:
+        branch = [{"if": "slots.tries > 2", "then": [{"link": "pattern_human_handoff"}]}, {"else": "END"}]
+        found = project([{"noop": True, "next": branch}], slots={"tries": {"type": "float"}})
+        assert found.tasks["pattern_human_handoff"]["type"] == "HUM"
+        assert found.condition("book", "pattern_human_handoff")["when"] == "vars.tries > 2"
+        assert "pattern_human_handoff" in found.document["globalTasks"]
+        assert found.remark("/flows")[0] == "changed"
+        assert found.tasks["book"]["prompt"].endswith("Otherwise: this is settled.")
+
+    def test_a_handover_of_the_project_s_own_says_what_it_says(self) -> None:
+        own = {"description": "to the desk", "steps": [{"action": "utter_wait"}]}
+        found = project(
+            [{"action": "utter_x"}],
+            flows={"pattern_human_handoff": own},
+            responses={"utter_wait": [{"text": "One moment."}]},
+        )
+        person = found.tasks["pattern_human_handoff"]
+        assert (person["type"], person["description"]) == ("HUM", "to the desk")
+        assert person["prompt"] == '1. Say: "One moment."'
+
+    def test_another_pattern_is_told_as_the_platform_s(self) -> None:
+        found = project([{"link": "pattern_chitchat"}])
+        told = "what Rasa does in 'pattern_chitchat' is a rule of the platform's prompts here"
+        assert found.remark("/flows/book/steps/0") == ("dropped", told)
+
+
+def test_what_is_called_and_is_no_flow_is_a_tool() -> None:
+    steps = [{"call": "luggage_agent"}, {"call": "find_room", "mcp_server": "rooms"}]
+    servers = [{"name": "rooms", "url": "https://rooms.example.com/mcp", "type": "http"}]
+    found = project(steps, mcp_servers=servers)
+    assert {each["name"]: each["url"] for each in found.document["mcpServers"]} == {
+        "imported-tools": "https://tools.invalid/mcp",
+        "rooms": "https://rooms.example.com/mcp",
+    }
+    assert found.tasks["book"]["prompt"] == "1. Call luggage_agent.\n2. Call find_room."
+    told = "no flow is called 'luggage_agent': an agent is a tool here"
+    assert found.remark("/flows/book/steps/0") == ("changed", told)
+
+
+@pytest.mark.parametrize(
+    ("value", "mappings", "when"),
+    [
+        (True, [{"type": "from_llm"}], None),
+        (None, [{"type": "from_llm"}], "vars.done == true"),
+        (True, [{"type": "controlled"}], "vars.done == true"),
+    ],
+    ids=["set alone", "forgotten", "written by tools too"],
+)
+def test_a_condition_on_what_a_flow_alone_sets_is_the_model_s(value: Any, mappings: Any, when: Any) -> None:
+    branch = [{"if": "slots.done", "then": [{"link": "pay"}]}, {"else": "END"}]
+    found = project(
+        [{"set_slots": [{"done": value}]}, {"noop": True, "next": branch}],
+        flows={"pay": {"description": "y", "steps": [{"action": "utter_y"}]}},
+        slots={"done": {"type": "bool", "mappings": mappings}},
+    )
+    assert found.tasks["book"]["connectedTasks"] == ["pay"]
+    assert found.condition("book", "pay").get("when") == when
