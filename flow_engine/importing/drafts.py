@@ -114,8 +114,9 @@ class Draft:
         what to look for gives its prompt."""
         known = self.variables.get(name)
         if known is None or (not known.get("prompt") and prompt):
+            given = (each.strip() if isinstance(each, str) else each for each in values)
             members = [
-                each for each in values if isinstance(each, str | int | float) and not isinstance(each, bool)
+                each for each in given if isinstance(each, str | int | float) and not isinstance(each, bool)
             ]
             members = [each for each in dict.fromkeys(members) if each != ""]
             if kind == "enum" and not members:

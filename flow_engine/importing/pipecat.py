@@ -1,20 +1,24 @@
-"""Pipecat Flows: the `FlowConfig` of today, and the static configurations of its releases before 1.0, whose
-functions stand in the form of OpenAI, Anthropic or Gemini.
+"""Pipecat Flows: the `FlowConfig` of today, the static configurations of its releases before 1.0, whose
+functions stand in the form of OpenAI, Anthropic or Gemini, and what its visual editor exports.
 
 A node is a task, a function that leads on is a way, its properties are variables; a function with a handler
 is a tool.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Final, cast
+from typing import Annotated, Final, TypeAlias, cast
 
 from pydantic import BeforeValidator, Discriminator, Field, JsonValue, Tag
 
 from flow_engine.importing.drafts import Draft, ImportedDraft
-from flow_engine.importing.foreign import Foreign, read_foreign, unread
+from flow_engine.importing.foreign import Foreign, given_twice, read_foreign, unread
 
 _WRAPPINGS: Final = ("function", "function_declarations")
 _NODE: Final = frozenset({"name"})
+_EDITORS: Final = frozenset(
+    {"$id", "$schema", "meta", "context", "edges", "label", "type", "decision_node_position"}
+)
+"""What means nothing here of an editor's export. Its edges are drawn by what the functions say."""
 _TYPES: Final[Mapping[str, str]] = {
     "string": "string",
     "integer": "number",
@@ -55,12 +59,28 @@ class Branch(Foreign):
     default: str | None = None
 
 
+class Case(Foreign):
+    operator: str
+    value: str
+    next_node_id: str
+
+
+class Decision(Foreign):
+    """Where an editor's function leads, by the result of its Python code `action`."""
+
+    action: str = ""
+    conditions: tuple[Case, ...] = ()
+    default_next_node_id: str = ""
+
+
 class Function(Foreign):
     name: str
     description: str = ""
     handler: str | None = None
     transition_only: bool = False
     transition_to: str | Branch | None = None
+    next_node_id: str | None = None
+    decision: Decision | None = None
     parameters: Parameters | None = None
     input_schema: Parameters | None = None
     properties: Mapping[str, Property] = Field(default_factory=dict[str, Property])
@@ -108,6 +128,7 @@ class Node(Foreign):
     post_actions: tuple[Action, ...] = ()
     context_strategy: JsonValue = None
     respond_immediately: bool = True
+    label: str = ""
 
     @property
     def role(self) -> str:
@@ -121,27 +142,68 @@ class FlowConfig(Foreign):
     global_functions: tuple[AnyFunction, ...] = ()
 
 
+class Position(Foreign):
+    x: float = 0
+    y: float = 0
+
+
+class DrawnNode(Foreign):
+    """`type` is initial, node or end."""
+
+    id: str
+    type: str = "node"
+    position: Position | None = None
+    data: Node = Node()
+
+
+class DrawnFlow(Foreign):
+    nodes: tuple[DrawnNode, ...]
+    global_functions: tuple[AnyFunction, ...] = ()
+
+
+_Placed: TypeAlias = "tuple[tuple[str | int, ...], Node]"
+
+
 def from_pipecat(raw: JsonValue) -> ImportedDraft:
-    """The configuration as a draft. Raises CorrectTheInput `original_invalid`."""
-    flow, draft = read_foreign(FlowConfig, raw), Draft()
-    draft.remarks += unread(flow, (), _NODE)
-    everything = [flow.global_functions, *(node.functions for node in flow.nodes.values())]
-    for function in (each for group in everything for _, each in _functions(group)):
-        for name, each in function.arguments.properties.items():
-            kind = "enum" if each.enum else _FORMATS.get(each.format) or _TYPES.get(each.type, "custom")
-            draft.variable(name, kind, each.description, each.enum)
-    role = flow.nodes[flow.initial_node].role if flow.initial_node in flow.nodes else ""
-    draft.global_prompt = role
-    for name, node in flow.nodes.items():
-        _task_of(draft, name, node, role)
-    for name, node in flow.nodes.items():
-        place = ("nodes", name, "functions")
-        for number, function in _functions(node.functions):
-            _function(draft, name, function, (*place, number))
-        for number, function in _functions(flow.global_functions):
-            _function(draft, name, function, ("global_functions", number))
-    draft.begin(flow.initial_node, "node", ("initial_node",))
+    """The configuration, or the editor's export, as a draft. Raises CorrectTheInput `original_invalid`."""
+    draft = Draft()
+    drawn = raw.get("nodes") if isinstance(raw, dict) else None
+    if isinstance(drawn, list):
+        twice = tuple(given_twice(drawn, ("nodes",), "id", "node"))
+        edited = read_foreign(DrawnFlow, raw, twice)
+        draft.remarks += unread(edited, (), _NODE | _EDITORS)
+        placed = {each.id: (("nodes", number, "data"), each.data) for number, each in enumerate(edited.nodes)}
+        initial = next((each.id for each in edited.nodes if each.type == "initial"), "")
+        _fill(draft, placed, initial, edited.global_functions)
+        for each in edited.nodes:
+            if each.position is not None:
+                draft.tasks[each.id].position = (each.position.x, each.position.y)
+    else:
+        flow = read_foreign(FlowConfig, raw)
+        draft.remarks += unread(flow, (), _NODE)
+        named = {name: (("nodes", name), node) for name, node in flow.nodes.items()}
+        _fill(draft, named, flow.initial_node, flow.global_functions)
     return draft.imported()
+
+
+def _fill(
+    draft: Draft, nodes: Mapping[str, _Placed], initial: str, everywhere: tuple[AnyFunction, ...]
+) -> None:
+    for group in (everywhere, *(node.functions for _, node in nodes.values())):
+        for _, function in _functions(group):
+            for name, each in function.arguments.properties.items():
+                kind = "enum" if each.enum else _FORMATS.get(each.format) or _TYPES.get(each.type, "custom")
+                draft.variable(name, kind, each.description, each.enum)
+    role = nodes[initial][1].role if initial in nodes else ""
+    draft.global_prompt = role
+    for name, (place, node) in nodes.items():
+        _task_of(draft, name, node, role, place)
+    for name, (place, node) in nodes.items():
+        for number, function in _functions(node.functions):
+            _function(draft, name, function, (*place, "functions", number))
+        for number, function in _functions(everywhere):
+            _function(draft, name, function, ("global_functions", number))
+    draft.begin(initial, "node", ("initial_node",))
 
 
 def _functions(group: tuple[AnyFunction, ...]) -> Iterator[tuple[int, Function]]:
@@ -154,9 +216,8 @@ def _functions(group: tuple[AnyFunction, ...]) -> Iterator[tuple[int, Function]]
             )
 
 
-def _task_of(draft: Draft, name: str, node: Node, role: str) -> None:
-    task = draft.task(name, name.replace("_", " "))
-    place = ("nodes", name)
+def _task_of(draft: Draft, name: str, node: Node, role: str, place: tuple[str | int, ...]) -> None:
+    task = draft.task(name, node.label or name.replace("_", " "))
     for number, action in enumerate(node.pre_actions):
         if action.type == "tts_say":
             task.prompts.append(f'First say: "{action.text}"')
@@ -184,31 +245,38 @@ def _task_of(draft: Draft, name: str, node: Node, role: str) -> None:
 
 
 def _function(draft: Draft, source: str, function: Function, place: tuple[str | int, ...]) -> None:
-    if function.handler or not (function.transition_only or function.transition_to):
+    leads = function.transition_to or function.next_node_id
+    if function.handler or function.decision or not (function.transition_only or leads):
         draft.tool(draft.tasks[source], function.name, function.description)
-    following = function.transition_to
-    if isinstance(following, Branch):
-        draft.changed(
-            (*place, "transition_to"), f"the model chooses by {following.field!r} of the tool's result"
-        )
-        ways = [
-            *(
-                (f"{following.field} of {function.name} is {case}", target)
-                for case, target in following.cases.items()
-            )
-        ]
-        ways += (
-            [(f"{following.field} of {function.name} is anything else", following.default)]
-            if following.default
-            else []
-        )
-    else:
-        ways = [(function.description, following)] if following else []
-    for reason, target in ways:
+    for name, reason, target in _ways(draft, function, place):
         if target not in draft.tasks:
-            draft.dropped((*place, "transition_to"), f"there is no node {target!r}")
+            draft.dropped((*place, name), f"there is no node {target!r}")
         elif target != source:
             draft.way(source, target, reason=reason)
-            for name in function.arguments.properties:
-                required = name in function.arguments.required
-                draft.tasks[target].needs[name] = required and draft.tasks[target].needs.get(name, True)
+            for each in function.arguments.properties:
+                required = each in function.arguments.required
+                draft.tasks[target].needs[each] = required and draft.tasks[target].needs.get(each, True)
+
+
+def _ways(draft: Draft, function: Function, place: tuple[str | int, ...]) -> Iterator[tuple[str, str, str]]:
+    """Where a function leads: the property that says so, when in words, and the node."""
+    following, decision = function.transition_to, function.decision
+    if isinstance(following, Branch):
+        result = f"{following.field} of {function.name} is"
+        told = f"the model chooses by {following.field!r} of the tool's result"
+        draft.changed((*place, "transition_to"), told)
+        for case, target in following.cases.items():
+            yield "transition_to", f"{result} {case}", target
+        if following.default:
+            yield "transition_to", f"{result} anything else", following.default
+    elif following:
+        yield "transition_to", function.description, following
+    elif decision:
+        draft.changed((*place, "decision"), "the model chooses by the tool's result")
+        for each in decision.conditions:
+            reason = f"the result of {function.name} {each.operator} {each.value}"
+            yield "decision", reason, each.next_node_id
+        if decision.default_next_node_id:
+            yield "decision", f"the result of {function.name} is anything else", decision.default_next_node_id
+    elif function.next_node_id:
+        yield "next_node_id", function.description, function.next_node_id

@@ -83,6 +83,12 @@ class TestPrompts:
         assert errors_of(draft.imported().document) == []
 
 
+def test_what_a_variable_may_be_has_no_blanks_around_it() -> None:
+    draft = Draft()
+    draft.variable("size", "enum", "", ["S\t", " S", "M", "\n"])
+    assert draft.variables["size"]["enumValues"] == ["S", "M"]
+
+
 TITLES = st.text(alphabet="aAàÀß ẞ\t/-", max_size=6)
 
 

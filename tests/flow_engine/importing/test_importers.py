@@ -588,6 +588,45 @@ class TestPipecat:
         assert found.tasks["check_in"]["description"] == "Enter when: found of find_booking is true."
         assert found.remark("/nodes/reception/functions/0/transition_to")[0] == "changed"
 
+    def test_what_the_visual_editor_exports_is_read(self) -> None:
+        size = {"type": "string", "enum": ["small", "large"]}
+        case = {"operator": "==", "value": "'none'", "next_node_id": "sorry"}
+        decision = {"action": "result = look()", "conditions": [case], "default_next_node_id": "bye"}
+        functions = [
+            {"name": "order", "description": "They order", "next_node_id": "bye"},
+            {"name": "look", "description": "Looks", "decision": decision, "properties": {"size": size}},
+            {"name": "lost", "description": "x", "next_node_id": "nowhere"},
+        ]
+        first = {"label": "Hello", "task_messages": [{"role": "system", "content": "Greet."}]}
+        raw: Any = {
+            "$id": "https://flows.example.com/flow.json",
+            "meta": {"name": "shop"},
+            "nodes": [
+                {"id": "bye", "type": "end", "data": {"post_actions": [{"type": "end_conversation"}]}},
+                {"id": "hello", "type": "initial", "position": {"x": 3, "y": 4}, "data": first},
+                {"id": "sorry", "data": {"task_messages": [], "respond_immediately": False}},
+            ],
+            "edges": [{"id": "e", "source": "hello", "target": "bye"}],
+        }
+        raw["nodes"][1]["data"]["functions"] = functions
+        found = Imported(IMPORTERS["pipecat"](raw))
+        assert errors_of(found.document) == []
+        assert (found.document["firstTask"], found.tasks["hello"]["name"]) == ("hello", "Hello")
+        assert found.document["uiMetadata"]["positions"] == {"hello": {"x": 3.0, "y": 4.0}}
+        assert found.tasks["hello"]["connectedTasks"] == ["bye", "sorry"]
+        assert found.tasks["sorry"]["description"] == "Enter when: the result of look == 'none'."
+        (selection,) = found.tasks["hello"]["mcpToolSelection"]
+        assert [each["toolName"] for each in selection["selectedTools"]] == ["look"]
+        assert {each["pointer"]: each["kept"] for each in found.draft.remarks} == {
+            "/nodes/2/data/respond_immediately": "dropped",
+            "/nodes/1/data/functions/1/decision": "changed",
+            "/nodes/1/data/functions/2/next_node_id": "dropped",
+            "": "changed",
+        }
+        with pytest.raises(CorrectTheInput) as refused:
+            IMPORTERS["pipecat"]({"nodes": [{"id": "a"}, {"id": "a"}]})
+        assert [each.pointer for each in refused.value.findings] == ["/nodes/1/id"]
+
     def test_a_global_function_is_offered_at_every_node(self) -> None:
         found = imported("pipecat of today")
         offered = [
