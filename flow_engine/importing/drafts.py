@@ -72,6 +72,8 @@ class Draft:
     tasks: dict[str, TaskDraft] = field(default_factory=dict[str, TaskDraft])
     variables: dict[str, Mapping[str, object]] = field(default_factory=dict[str, Mapping[str, object]])
     defaults: dict[str, str] = field(default_factory=dict[str, str])
+    of_contact: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the original calls a contact's `callerId` and `calleeId`, by its name for them."""
     servers: dict[str, tuple[str, dict[str, str]]] = field(
         default_factory=dict[str, tuple[str, dict[str, str]]]
     )
@@ -196,6 +198,8 @@ class Draft:
 
     def value(self, name: str) -> str:
         """How a condition names what the original calls so."""
+        if name in self.of_contact and name not in self.variables:
+            return operand_text(Reference("contact", (self.of_contact[name],)))
         return operand_text(Reference("vars" if name in self.variables else "tenant", (self._id_of(name),)))
 
     def kind_of(self, name: str) -> str:

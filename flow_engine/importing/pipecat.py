@@ -203,6 +203,9 @@ def _fill(
             _function(draft, name, function, (*place, "functions", number))
         for number, function in _functions(everywhere):
             _function(draft, name, function, ("global_functions", number))
+    led_to = {target for task in draft.tasks.values() for target in task.ways}
+    for name in (each for each in nodes if each not in {*led_to, initial}):
+        draft.changed(nodes[name][0], "no function here leads to it: connect it where a handler's code does")
     draft.begin(initial, "node", ("initial_node",))
 
 

@@ -23,6 +23,7 @@ _PASSED_THROUGH: Final = frozenset(
 )
 _TYPES: Final = frozenset({"string", "number", "boolean", "enum"})
 _EMPTY_WORDS: Final = frozenset({"", "always", "else"})
+_OF_CONTACT: Final[Mapping[str, str]] = {"user_number": "callerId", "agent_number": "calleeId"}
 _DECIDES: Final = frozenset({"branch", "extract_dynamic_variables"})
 
 
@@ -164,6 +165,7 @@ class _Import:
         draft, flow = self._draft, self._flow
         draft.remarks += foreign.unread(flow, self._place, _VISUAL)
         draft.defaults.update(flow.default_dynamic_variables)
+        draft.of_contact = _OF_CONTACT
         for node in flow.nodes:
             self._collects(node)
         draft.global_prompt = flow.global_prompt
@@ -219,6 +221,9 @@ class _Import:
                     place,
                     f"a node of type {node.type!r} does nothing here: the ways through it lead on",
                 )
+            if node.global_node_setting:
+                told = "a node that speaks nothing is no global task: make one of what is behind it"
+                draft.dropped((*place, "global_node_setting"), told)
             return
         task = draft.task(node.id, node.name or node.id)
         task.human = node.type in _HUMAN
@@ -298,6 +303,8 @@ class _Import:
                 words = ""  # that it has done what it does not do here
             elif at == "else_edge" and node.type not in _DECIDES:
                 words = "nothing else applies"
+            elif at == "skip_response_edge":
+                words = "this is said, whatever the answer"
             if target.id in self._draft.tasks:
                 yield _Way(target.id, (words,), (equations,), collected, place)
             elif target.id not in seen:

@@ -176,6 +176,30 @@ class TestRetell:
         begins = "the node 'lost' speaks nothing: the flow starts in 'a'"
         assert found.remark("/start_node_id") == ("changed", begins)
 
+    @pytest.mark.parametrize("kind", ["press_digit", "extract_dynamic_variables"])
+    def test_a_global_node_that_speaks_nothing_is_told(self, kind: str) -> None:
+        silent = {"id": "s", "type": kind, "global_node_setting": {"condition": "They press 0"}}
+        found = Imported(IMPORTERS["retell"]({"nodes": [{"id": "a", "type": "end"}, silent]}))
+        kept, message = found.remark("/nodes/1/global_node_setting")
+        assert (kept, "is no global task" in message) == ("dropped", True)
+
+    def test_what_goes_on_without_an_answer_says_so(self) -> None:
+        skip = {"destination_node_id": "b", "transition_condition": {"prompt": "Skip response"}}
+        node = {"id": "a", "type": "conversation", "skip_response_edge": skip}
+        found = Imported(IMPORTERS["retell"]({"nodes": [node, {"id": "b", "type": "end"}]}))
+        assert found.tasks["b"]["description"] == "Enter when: this is said, whatever the answer."
+
+    def test_the_numbers_of_a_call_are_the_contact_s(self) -> None:
+        equation = {"left": "{{user_number}}", "operator": "exists"}
+        edge = {"transition_condition": {"type": "equation", "equations": [equation]}}
+        said = {"text": "From {{user_number}} to {{ agent_number }}."}
+        node = {"id": "a", "type": "conversation", "instruction": said}
+        node["edges"] = [{**edge, "destination_node_id": "b"}]
+        found = Imported(IMPORTERS["retell"]({"nodes": [node, {"id": "b", "type": "end"}]}))
+        assert found.tasks["a"]["prompt"] == "From {{ $contact.callerId }} to {{ $contact.calleeId }}."
+        assert found.condition("a", "b")["when"] == "has(contact.callerId)"
+        assert errors_of(found.document) == []
+
     def test_no_node_is_no_task(self) -> None:
         with pytest.raises(CorrectTheInput) as refused:
             IMPORTERS["retell"]({"nodes": []})
@@ -587,6 +611,14 @@ class TestPipecat:
         assert set(found.tasks["reception"]["connectedTasks"]) == {"check_in", "apology", "new_room"}
         assert found.tasks["check_in"]["description"] == "Enter when: found of find_booking is true."
         assert found.remark("/nodes/reception/functions/0/transition_to")[0] == "changed"
+
+    def test_a_node_that_only_a_handler_s_code_leads_to_is_told(self) -> None:
+        raw: Any = {
+            "initial_node": "a",
+            "nodes": {"a": {"functions": [{"name": "f", "handler": "f"}]}, "b": {}},
+        }
+        kept, message = Imported(IMPORTERS["pipecat"](raw)).remark("/nodes/b")
+        assert (kept, message.startswith("no function here leads to it")) == ("changed", True)
 
     def test_what_the_visual_editor_exports_is_read(self) -> None:
         size = {"type": "string", "enum": ["small", "large"]}
