@@ -21,6 +21,26 @@ _TYPES: Final[Mapping[str, str]] = {
 _START: Final = "start"
 _HANDOFF: Final = "pattern_human_handoff"
 """Rasa's own flow for whoever wants a person. It is there though no file has it."""
+_OPENING: Final = "pattern_session_start"
+_PATTERNS: Final = frozenset(
+    {
+        *("pattern_cancel_flow", "pattern_cannot_handle", "pattern_chitchat", "pattern_clarification"),
+        *("pattern_code_change", "pattern_collect_information", "pattern_completed"),
+        *("pattern_continue_interrupted", "pattern_correction", _HANDOFF, "pattern_internal_error"),
+        *("pattern_repeat_bot_messages", "pattern_restart", "pattern_search", _OPENING),
+        *("pattern_skip_question", "pattern_user_silence", "pattern_validate_slot"),
+    }
+)
+"""Rasa's own flows. Another one whose name begins so is the project's."""
+_OWN_ACTIONS: Final[Mapping[str, str]] = {
+    "action_listen": "Wait for the answer.",
+    "action_session_start": "",
+    "action_restart": "Start from the beginning.",
+    "action_hangup": "End the conversation.",
+    "action_repeat_bot_messages": "Say again what you said last.",
+    "action_trigger_chitchat": "Answer in your own words.",
+}
+"""What Rasa does without a line of the project's, in words."""
 _SILENT: Final = frozenset(
     {
         "version",
@@ -132,14 +152,14 @@ def from_rasa(raw: JsonValue) -> drafts.ImportedDraft:
     draft.language = files.language or draft.language
     draft.other_languages = files.additional_languages
     draft.remarks += foreign.unread(files, (), _SILENT)
-    flows = {name: flow for name, flow in files.flows.items() if not name.startswith("pattern_")}
+    flows = {name: flow for name, flow in files.flows.items() if name not in _PATTERNS}
     steps = [step for flow in files.flows.values() for step in _every(flow.steps)]
     if _HANDOFF in files.flows or any(_HANDOFF in (step.link, step.call) for step in steps):
         own = RasaFlow(description="The user wants to speak to a person.")
         flows[_HANDOFF] = files.flows.get(_HANDOFF, own)
         place = ("flows", _HANDOFF) if _HANDOFF in files.flows else ("flows",)
         draft.changed(place, f"{_HANDOFF!r} is a human's task: who is found stands in routingParameters")
-    for name in sorted(files.flows.keys() - flows.keys()):
+    for name in sorted(files.flows.keys() - flows.keys() - {_OPENING}):
         draft.dropped(
             ("flows", name), "what Rasa says in such a situation is a rule of the platform's prompts here"
         )
@@ -182,6 +202,10 @@ class _Import:
             task.description, task.human = flow.description, name == _HANDOFF
         for name, flow in self._flows.items():
             self._fill(name, flow)
+        if opening := self._files.flows.get(_OPENING):
+            place = ("flows", _OPENING)
+            start.prompts.insert(0, "\n".join(self._lines(start_id, opening.steps, (*place, "steps"))))
+            draft.changed(place, f"it opens the task {start_id!r}")
         linked = {step.call for flow in self._flows.values() for step in _every(flow.steps)}
         draft.global_tasks += [
             name for name, flow in self._flows.items() if name not in linked and flow.when is not False
@@ -247,10 +271,12 @@ class _Import:
             return f"Ask for {step.collect}{again}: {self._question(task, step)}{refused}"
         if step.action.startswith("utter_"):
             return f"Say: {self._utterance(step.action)}"
+        if step.action in _OWN_ACTIONS:
+            return _OWN_ACTIONS[step.action]
         if step.action:
             draft.tool(task, step.action, f"What Rasa's action {step.action} does.")
             return f"Call {step.action}."
-        if step.call and step.call not in self._flows and not step.call.startswith("pattern_"):
+        if step.call and step.call not in self._flows and step.call not in _PATTERNS:
             url = next((each.url for each in self._files.mcp_servers if each.name == step.mcp_server), "")
             server = step.mcp_server or drafts.TOOLS
             draft.tool(task, step.call, f"What {step.call} does in Rasa.", server=server, url=url)
@@ -272,9 +298,8 @@ class _Import:
 
     def _way(self, source: str, target: str, place: tuple[str | int, ...], when: tuple[str, ...]) -> str:
         if target not in self._flows:
-            ours = target.startswith("pattern_")
             told = f"what Rasa does in {target!r} is a rule of the platform's prompts here"
-            self._draft.dropped(place, told if ours else f"there is no flow {target!r}")
+            self._draft.dropped(place, told if target in _PATTERNS else f"there is no flow {target!r}")
             return ""
         judged = {each: self._condition(each) for each in when}
         for each, condition in judged.items():

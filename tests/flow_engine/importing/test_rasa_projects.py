@@ -113,3 +113,32 @@ def test_a_condition_on_what_a_flow_alone_sets_is_the_model_s(value: Any, mappin
     )
     assert found.tasks["book"]["connectedTasks"] == ["pay"]
     assert found.condition("book", "pay").get("when") == when
+
+
+def test_what_rasa_does_by_itself_is_no_tool() -> None:
+    steps = [{"action": "action_listen"}, {"action": "action_hangup"}, {"action": "find_room"}]
+    found = project(steps)
+    assert (
+        found.tasks["book"]["prompt"]
+        == "1. Wait for the answer.\n2. End the conversation.\n3. Call find_room."
+    )
+    (server,) = found.document["mcpServers"]
+    assert [each["toolName"] for each in server["includedTools"]] == ["find_room"]
+
+
+def test_a_flow_of_the_project_s_own_may_be_called_as_rasa_s_are() -> None:
+    own = {"description": "put it in", "steps": [{"action": "utter_done"}]}
+    found = project([{"link": "pattern_fill_basket"}], flows={"pattern_fill_basket": own})
+    assert found.tasks["book"]["connectedTasks"] == ["pattern_fill_basket"]
+    assert found.tasks["pattern_fill_basket"]["description"] == "put it in"
+
+
+def test_what_opens_a_session_opens_the_first_task() -> None:
+    steps = [{"action": "action_session_start"}, {"action": "utter_hello"}]
+    found = project(
+        [{"action": "utter_x"}],
+        flows={"pattern_session_start": {"description": "opens", "steps": steps}},
+        responses={"utter_hello": [{"text": "Good morning!"}]},
+    )
+    assert found.tasks["start"]["prompt"].splitlines()[0] == 'Say: "Good morning!"'
+    assert found.remark("/flows/pattern_session_start") == ("changed", "it opens the task 'start'")
