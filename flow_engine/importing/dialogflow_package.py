@@ -4,11 +4,12 @@ object of them.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Final, Protocol, TypeVar, cast
+from typing import Annotated, Final, TypeVar, cast
 
 from pydantic import AfterValidator, ConfigDict, JsonValue
 from pydantic.alias_generators import to_camel
 
+from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.importing import foreign
 
 _SCOPE: Final = re.compile(r"^\$(?:(?:session|page)\.params|flow)\.")
@@ -17,6 +18,13 @@ _TAG: Final = re.compile(r"<[^<>]*>")
 
 class Resource(foreign.Foreign):
     model_config = ConfigDict(alias_generator=to_camel)
+
+
+class NamedResource(Resource):
+    """Exports name it by `displayName`, REST by `name`, whose last part is its id."""
+
+    display_name: str
+    name: str = ""
 
 
 def _without_scope(name: str) -> str:
@@ -136,15 +144,11 @@ class Form(Resource):
     parameters: tuple[Parameter, ...] = ()
 
 
-class RouteGroup(Resource):
-    display_name: str
-    name: str = ""
+class RouteGroup(NamedResource):
     transition_routes: tuple[Route, ...] = ()
 
 
-class Page(Resource):
-    display_name: str
-    name: str = ""
+class Page(NamedResource):
     entry_fulfillment: Fulfillment = Fulfillment()
     form: Form = Form()
     transition_routes: tuple[Route, ...] = ()
@@ -152,9 +156,7 @@ class Page(Resource):
     event_handlers: tuple[Route, ...] = ()
 
 
-class AgentFlow(Resource):
-    display_name: str
-    name: str = ""
+class AgentFlow(NamedResource):
     description: str = ""
     transition_routes: tuple[Route, ...] = ()
     transition_route_groups: tuple[str, ...] = ()
@@ -169,9 +171,7 @@ class IntentParameter(Resource):
     redact: bool = False
 
 
-class Intent(Resource):
-    display_name: str
-    name: str = ""
+class Intent(NamedResource):
     description: str = ""
     parameters: tuple[IntentParameter, ...] = ()
     training_phrases: tuple[JsonValue, ...] = ()
@@ -182,9 +182,7 @@ class Entity(Resource):
     synonyms: tuple[str, ...] = ()
 
 
-class EntityType(Resource):
-    display_name: str
-    name: str = ""
+class EntityType(NamedResource):
     entities: tuple[Entity, ...] = ()
 
 
@@ -198,11 +196,9 @@ class Instruction(Resource):
     guidelines: str = ""
 
 
-class Playbook(Resource):
+class Playbook(NamedResource):
     """An agent of instructions in words. Exports list its steps twice."""
 
-    display_name: str
-    name: str = ""
     goal: str = ""
     steps: JsonValue = None
     instruction: Instruction = Instruction()
@@ -211,9 +207,7 @@ class Playbook(Resource):
     referenced_tools: tuple[str, ...] = ()
 
 
-class PlaybookTool(Resource):
-    display_name: str
-    name: str = ""
+class PlaybookTool(NamedResource):
     description: str = ""
 
 
@@ -236,14 +230,7 @@ class Package(Resource):
     tools: tuple[PlaybookTool, ...] = ()
 
 
-class _Named(Protocol):
-    @property
-    def display_name(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=_Named)
+N = TypeVar("N", bound=NamedResource)
 
 
 def last_part(name: str) -> str:
@@ -252,7 +239,7 @@ def last_part(name: str) -> str:
 
 
 def by_name(resources: Sequence[N]) -> Mapping[str, N]:
-    """Each by its name and by its id, as exports and REST name it."""
+    """Each by its name and by its id."""
     return {key: each for each in resources for key in (each.display_name, last_part(each.name)) if key}
 
 
@@ -285,7 +272,7 @@ def gathered(files: Mapping[str, JsonValue]) -> JsonValue:
     """The files of an exported package, by their paths, as one object: `{agent, flows: [{…, pages,
     routeGroups}], intents, entityTypes, webhooks, routeGroups, playbooks, tools}`, and what else there is by
     folder. What has several languages is taken in the agent's own, else in the first one. The package may lie
-    in a folder of its own."""
+    in a folder of its own. Raises CorrectTheInput where it is one of Dialogflow ES."""
     packages = [path for path in files if path.rpartition("/")[2] == "agent.json"]
     if len(packages) == 1:
         root = packages[0].removesuffix("agent.json")
@@ -310,6 +297,9 @@ def gathered(files: Mapping[str, JsonValue]) -> JsonValue:
             }
             rows.append(body if kind in _FLAT else {**body, **_parts(below, language)})
         found["routeGroups" if kind == _FLAT[1] else kind] = rows
+    if not found["flows"] and any(re.fullmatch(r"intents/[^/]+\.json", path) for path in files):
+        told = "an agent of Dialogflow ES: accepted is the JSON package of one of Dialogflow CX"
+        raise CorrectTheInput("original_invalid", told, (Finding("", "nothing_to_import", told),))
     others = {path.partition("/")[0] for path in files if "/" in path} - {*_KINDS}
     return {**found, **dict.fromkeys(sorted(others))}
 

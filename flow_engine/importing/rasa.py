@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, JsonValue
 
+from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.importing import drafts, elements, foreign
 
 _TYPES: Final[Mapping[str, str]] = {
@@ -148,6 +149,9 @@ class RasaFiles(foreign.Foreign):
 def from_rasa(raw: JsonValue) -> drafts.ImportedDraft:
     """The flows as a draft. `raw` is what stands in the YAML files, merged by their keys. Raises
     CorrectTheInput `original_invalid`."""
+    if isinstance(raw, dict) and "flows" not in raw and {"stories", "rules"} & raw.keys():
+        told = "stories and rules are not read: accepted are flows, as CALM has them"
+        raise CorrectTheInput("original_invalid", told, (Finding("/flows", "missing_property", told),))
     files, draft = foreign.read_foreign(RasaFiles, raw), drafts.Draft()
     draft.language = files.language or draft.language
     draft.other_languages = files.additional_languages

@@ -103,6 +103,34 @@ def test_what_rasa_does_not_read_may_be_there_twice(tmp_path: Path) -> None:
     assert err == "dropped /labels: 'labels' has no counterpart\n"
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "text", "said"),
+    [
+        (
+            "dialogflow-cx",
+            "intents/hello.json",
+            '{"name": "hello"}',
+            "an agent of Dialogflow ES: accepted is",
+        ),
+        (
+            "rasa",
+            "data/rules.yml",
+            "rules: [{rule: Say hello}]",
+            "stories and rules are not read: accepted are",
+        ),
+    ],
+)
+def test_what_the_system_had_before_is_told_by_its_name(
+    kind: str, name: str, text: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text(text)
+    (tmp_path / "agent.json").write_text("{}")
+    code, out, err = run(kind, tmp_path)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
 def test_a_package_of_dialogflow_may_lie_in_a_folder(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "agents" / "practice")
     archive = shutil.make_archive(str(tmp_path / "agent"), "zip", tmp_path / "agents")
