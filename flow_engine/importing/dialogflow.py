@@ -21,6 +21,7 @@ from flow_engine.importing.dialogflow_package import (
     Page,
     Parameter,
     Route,
+    SetParameter,
     by_name,
     last_part,
     parameters_set,
@@ -207,19 +208,30 @@ class _Import:
             name = re.sub(r"\W+", "_", said.tag or last_part(said.webhook))
             self._draft.tool(task, name, f"What the webhook {last_part(said.webhook)} does.")
             task.prompts.append(f"Call {name}{f' when {when}' if when else ''}.")
-        if given := said.set_parameter_actions:
-            self._draft.changed(
-                (*place, "setParameterActions"),
-                "nothing sets a variable but the user's words and tools: the model is told the values",
-            )
-            values = (f"{each.parameter} is {plain(str(each.value))}" for each in given)
-            settled = f"ake as settled: {', '.join(values)}."
-            task.prompts.append(f"When {when}, t{settled}" if when else f"T{settled}")
+        self._settle(task, said.set_parameter_actions, when, (*place, "setParameterActions"))
         if said.hands_over:
             self._draft.changed(
                 (*place, "messages"), "the task is a human's: who is found stands in routingParameters"
             )
             task.human = True
+
+    def _settle(
+        self,
+        task: elements.TaskDraft,
+        given: Sequence[SetParameter],
+        when: str,
+        place: tuple[str | int, ...],
+    ) -> None:
+        """Tells the model what the agent sets, as far as anything reads it."""
+        if read := [each for each in given if each.parameter in self._named]:
+            values = ", ".join(f"{each.parameter} is {plain(str(each.value))}" for each in read)
+            task.prompts.append(
+                f"When {when}, take as settled: {values}." if when else f"Take as settled: {values}."
+            )
+            told = "nothing sets a variable but the user's words and tools: the model is told the values"
+            self._draft.changed(place, told)
+        if unread := [quoted(each.parameter) for each in given if each.parameter not in self._named]:
+            self._draft.dropped(place, f"no text and no condition reads {', '.join(dict.fromkeys(unread))}")
 
     def _routes_of(
         self, number: int, flow: AgentFlow, part: AgentFlow | Page, place: tuple[str | int, ...]

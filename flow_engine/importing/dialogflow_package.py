@@ -53,11 +53,10 @@ class Message(Resource):
 
     @property
     def wording(self) -> str:
-        """Its first wording in a chat, else the one on the phone."""
+        """Its first wording in a chat, else the one on the phone; of SSML the words alone."""
         audio = self.output_audio_text
-        return (
-            self.text.text[0] if self.text.text else audio.text or " ".join(_TAG.sub(" ", audio.ssml).split())
-        )
+        given = self.text.text[0] if self.text.text else audio.text or audio.ssml
+        return " ".join(_TAG.sub(" ", given).split()) if "<speak" in given else given
 
 
 class CaseContent(Resource):

@@ -39,6 +39,12 @@ class TestWords:
         page = {"displayName": "p", "entryFulfillment": said({"outputAudioText": audio})}
         assert 'Say: "Stay on the line."' in agent(flow("f", page)).tasks["f.p"]["prompt"]
 
+    def test_of_ssml_the_words_are_said(self) -> None:
+        words = text('<speak>It is <say-as interpret-as="date">$flow.day</say-as>.</speak>')
+        page = {"displayName": "p", "entryFulfillment": said(words)}
+        prompt = agent(flow("f", page)).tasks["f.p"]["prompt"]
+        assert prompt == 'Say: "It is {{ $tenant.day }} ."'
+
     def test_what_is_said_on_the_phone_too_is_said_once(self) -> None:
         both = said(text("Stay here."), {"outputAudioText": {"text": "Stay on the line."}})
         prompt = agent(flow("f", {"displayName": "p", "entryFulfillment": both})).tasks["f.p"]["prompt"]
@@ -88,19 +94,24 @@ class TestParameters:
 
     def test_what_the_agent_sets_by_itself_is_told_to_the_model_which_judges_it(self) -> None:
         given = [{"parameter": "tries", "value": 2}, {"parameter": "day", "value": None}]
+        given.append({"parameter": "log", "value": "x"})
         page = {
             "displayName": "p",
-            "entryFulfillment": said(text("Try $session.params.tries."), setParameterActions=given),
+            "entryFulfillment": said(
+                text("Try $session.params.tries, $flow.day."), setParameterActions=given
+            ),
             "transitionRoutes": [{"condition": "$session.params.tries > 1", "targetPage": "q"}],
         }
         found = agent(flow("f", page, {"displayName": "q"}))
         assert found.condition("f.p", "f.q") == {}
         assert "Take as settled: tries is 2, day is None." in found.tasks["f.p"]["prompt"]
-        assert 'Say: "Try [tries]."' in found.tasks["f.p"]["prompt"]
+        assert 'Say: "Try [tries], {{ $tenant.day }}."' in found.tasks["f.p"]["prompt"]
         assert found.tasks["f.q"]["description"] == "Enter when: tries > 1."
         place = "/flows/0/pages/0/transitionRoutes/0/condition"
         assert found.remark(place) == ("changed", "the model judges '$session.params.tries > 1'")
-        assert found.remark("/flows/0/pages/0/entryFulfillment/setParameterActions")[0] == "changed"
+        place = "/flows/0/pages/0/entryFulfillment/setParameterActions"
+        told = [each["message"] for each in found.draft.remarks if each["pointer"] == place]
+        assert told[1:] == ["no text and no condition reads 'log'"]
 
     @pytest.mark.parametrize("always", ["true", "TRUE", " True "])
     def test_a_condition_that_always_holds_is_none(self, always: str) -> None:
