@@ -91,6 +91,11 @@ def _given_twice(raw: JsonValue) -> Iterator[Finding]:
             )
 
 
+def _told(words: str, when: str | None, route: Route) -> str:
+    """`words` with the condition that the engine judges, for what is said and done where no way leads on."""
+    return " and ".join(filter(None, (words, plain(route.condition) if when else "")))
+
+
 def _symbol(page: str) -> str:
     """`End Session`, as an export names what is no page, is the API's `END_SESSION`."""
     return last_part(page).upper().replace(" ", "_")
@@ -306,12 +311,12 @@ class _Import:
             if not target and route.trigger_fulfillment.hands_over:
                 target = self._person(source)
             if not again:
-                self._fulfilled(source, target, route, words, (*at, "triggerFulfillment"))
+                self._fulfilled(source, target, route, _told(words, when, route), (*at, "triggerFulfillment"))
             if target and target != source:
                 alone = bool(when) and not words
                 self._draft.way(source, target, when=when, reason=words, automatic=alone, place=at)
             elif not target and _symbol(route.target_page).startswith("END_"):
-                self._end(flow, source, route, words, at)
+                self._end(flow, source, route, (when or "", words), at)
 
     def _fulfilled(
         self, source: str, target: str, route: Route, words: str, place: tuple[str | int, ...]
@@ -325,17 +330,23 @@ class _Import:
         self._say(own, route.trigger_fulfillment, words, place)
 
     def _end(
-        self, flow: AgentFlow, source: str, route: Route, words: str, place: tuple[str | int, ...]
+        self,
+        flow: AgentFlow,
+        source: str,
+        route: Route,
+        condition: tuple[str, str],
+        place: tuple[str | int, ...],
     ) -> None:
         """An end of the flow leads back to where the flow was entered from; without such a task, as any other
-        end, it is the conversation's."""
+        end, it is the conversation's. `condition`: in the engine's language, and in words."""
         end = _symbol(route.target_page)
-        reason = " and ".join(filter(None, (words, end_in_words(end))))
+        when, words = condition[0], " and ".join(filter(None, (condition[1], end_in_words(end))))
         callers = self._callers.get(flow.display_name, ()) if end != "END_SESSION" else ()
         for each in dict.fromkeys(callers):
-            self._draft.way(source, each, reason=reason or "this is settled", place=place)
+            reason, alone = words or ("" if when else "this is settled"), bool(when) and not words
+            self._draft.way(source, each, when=when, reason=reason, automatic=alone, place=place)
         if not callers:
-            line = f"When {reason or 'this is settled'}, end the conversation."
+            line = f"When {_told(words, when, route) or 'this is settled'}, end the conversation."
             if line not in (own := self._draft.tasks[source].prompts):
                 own.append(line)
 

@@ -17,6 +17,7 @@ _EVENTS: Final[Mapping[str, str]] = {
     "flow.cancelled": "what was to be done is cancelled",
 }
 """Events in words, by what their names begin with."""
+_COMPLETE: Final = re.compile(r"""\$page\.params\.status\s*=\s*(["']?)FINAL\1""")
 _FORM_IS_COMPLETE: Final = ("$page.params", "status", "=", "FINAL")
 _ENDINGS: Final[Mapping[str, str]] = {
     "END_FLOW_WITH_FAILURE": "flow.failed",
@@ -42,7 +43,7 @@ def parameters_in(text: str) -> frozenset[str]:
 
 def plain(original: str) -> str:
     """With parameters by their names alone: what finds a variable, or says when, is no template."""
-    return _PARAMETER.sub(r"\2", original)
+    return _PARAMETER.sub(r"\2", _COMPLETE.sub("all that is asked for is known", original))
 
 
 def event_in_words(event: str) -> str:

@@ -176,6 +176,23 @@ class TestEnds:
         assert found.tasks["pay.last"]["connectedTasks"] == []
         assert "When the user means 'stop', end the conversation." in found.tasks["pay.last"]["prompt"]
 
+    def test_an_end_or_a_word_on_a_condition_has_that_condition(self) -> None:
+        form = {"parameters": [{"displayName": "n", "entityType": "@sys.number"}]}
+        many = {"condition": "$session.params.n > 3", "triggerFulfillment": said(text("Many."))}
+        for page, line in (("END_SESSION", "When n > 3, end the conversation."), ("END_FLOW", "")):
+            last = {"displayName": "p", "form": form, "transitionRoutes": [{**many, "targetPage": page}]}
+            found = agent(flow("f", transitionRoutes=[{"intent": "i", "targetFlow": "g"}]), flow("g", last))
+            prompt = found.tasks["g.p"]["prompt"]
+            assert ('When n > 3, say: "Many."' in prompt, line in prompt) == (True, True)
+            way = {"when": "vars.n > 3", "advance": "auto"} if page == "END_FLOW" else {}
+            assert found.condition("g.p", "f") == way
+
+    def test_the_end_of_a_complete_form_is_told_in_words(self) -> None:
+        form = {"parameters": [{"displayName": "n", "required": True}]}
+        done = {"condition": '$page.params.status = "FINAL"', "targetPage": "End Session"}
+        found = agent(flow("f", {"displayName": "p", "form": form, "transitionRoutes": [done]}))
+        assert "When all that is asked for is known, end the conversation." in found.tasks["f.p"]["prompt"]
+
     @pytest.mark.parametrize("call", ["liveAgentHandoff", "telephonyTransferCall"])
     def test_a_handover_that_ends_leaves_the_task_that_it_leads_from_the_model_s(self, call: str) -> None:
         over = said(text("One moment."), {call: {"phoneNumber": "+34911222333"}})
