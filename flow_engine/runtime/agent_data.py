@@ -5,18 +5,17 @@ all conversations (`FixedParts`); a reply is put together from it and from what 
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import orjson
 from pydantic import BaseModel
 
-from flow_engine.masking import MASKS, Secrets, shown
+from flow_engine.masking import MASKS, Secrets
 from flow_engine.runtime import commands, replies
 from flow_engine.runtime.beginnings import Beginning
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.conversation_state import ConversationState
 from flow_engine.runtime.human_part import HumanPart
-from flow_engine.runtime.memory import MINER, Conflict, age_s, is_stale
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import masked_conflicts
 from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput, recall
@@ -29,7 +28,7 @@ from flow_engine.runtime.rules import (
     unset,
 )
 from flow_engine.templates import Allowance
-from flow_engine.values import JsonValue, utc_text
+from flow_engine.values import utc_text
 from flow_engine.vocabulary import MemoryFormat
 
 _VALUE = b"\0"
@@ -426,80 +425,3 @@ def _mcp_tools(
 def _as_sent(model: BaseModel) -> Mapping[str, object]:
     """A part of the document with its defaults filled in, as an agent reads it."""
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-def memory_variables(runner: ConversationState, *, reveal: bool) -> list[replies.MemoryVariable]:
-    """The merged memory (F18) in the order of the version's variables; without `reveal` with masks. JSON
-    values, times in UTC."""
-    memory = runner.memory if reveal else runner.shown_memory
-    found = [
-        replies.MemoryVariable(
-            varId=spec.id,
-            name=spec.name,
-            type=spec.type,
-            value=entry.value,
-            updatedBy=entry.updated_by,
-            updatedAt=None if entry.updated_at is None else utc_text(entry.updated_at),
-            contactId=entry.contact_id,
-            descriptionForLLM=None
-            if entry.description_for_llm is None
-            else [{"name": d.name, "value": d.value} for d in entry.description_for_llm],
-        )
-        for spec in runner.flow.variables
-        if (entry := memory.get(spec.id)) is not None
-    ]
-    ageing = runner.flow.ageing
-    for variable in found if ageing else ():
-        id = variable["varId"]
-        if id in ageing and variable["value"] is not None:
-            variable["stale"] = is_stale(ageing[id], memory[id], runner.now)
-            variable["ageS"] = age_s(memory[id], runner.now)
-    for variable in found if runner.flow.sensitive else ():
-        if variable["varId"] in runner.flow.sensitive:
-            variable["sensitive"] = runner.flow.sensitive[variable["varId"]].sensitive
-    return found
-
-
-def known_variables(runner: ConversationState, *, reveal: bool) -> list[replies.KnownVariable]:
-    """`memory_variables`, each with where its value comes from."""
-    conflicts = runner.conflicts
-    return [
-        replies.KnownVariable(
-            **each, provenance=_provenance(runner, each, conflicts.get(each["varId"]), reveal=reveal)
-        )
-        for each in memory_variables(runner, reveal=reveal)
-    ]
-
-
-def _provenance(
-    runner: ConversationState, variable: replies.MemoryVariable, conflict: Conflict | None, *, reveal: bool
-) -> replies.ProvenanceReply | None:
-    """What the miner noted of its value, else the tool that wrote it; None without a value."""
-    if variable["value"] is None:
-        return None
-    hide = None if reveal else runner.flow.sensitive.get(variable["varId"])
-    mined = runner.loaded.mining.provenance.get(variable["varId"])
-    if variable["updatedBy"] != MINER or mined is None:
-        reply = replies.ProvenanceReply(
-            source="tool", messageId=None, at=variable["updatedAt"], superseded=None
-        )
-    else:
-        reply = replies.ProvenanceReply(
-            source=mined.source,
-            messageId=mined.message_id,
-            at=utc_text(mined.at),
-            superseded=shown(hide, cast("JsonValue", mined.superseded)),
-        )
-        if mined.confidence is not None:
-            reply["confidence"] = mined.confidence
-    if conflict is not None:
-        other, said = conflict.other, mined if conflict.by_tool else None
-        reply["superseded"] = value = shown(hide, other.value)
-        reply["conflict"] = replies.ConflictReply(
-            value=value,
-            source="tool" if said is None else said.source,
-            updatedBy=other.updated_by,
-            messageId=None if said is None else said.message_id,
-            at=None if other.updated_at is None else utc_text(other.updated_at),
-        )
-    return reply

@@ -11,7 +11,8 @@ from typing_extensions import TypedDict
 
 from flow_engine.errors import pointer
 from flow_engine.ports.tries import KeptTry
-from flow_engine.runtime.agent_data import agent_data_of, compose_prompt, known_variables, prompt_input
+from flow_engine.runtime.agent_data import agent_data_of, compose_prompt, prompt_input
+from flow_engine.runtime.memory_dump import known_variables
 from flow_engine.runtime.privacy import masked_reply
 from flow_engine.runtime.prompt import prompt_parts
 from flow_engine.runtime.replies import (

@@ -15,10 +15,11 @@ from flow_engine.json_values import json_bytes
 from flow_engine.listening.mining import region_of, tuning_of
 from flow_engine.masking import cards_masked
 from flow_engine.ports.dialogue import ConversationRef, DialogueTurn, is_user_turn
-from flow_engine.runtime.agent_data import known_variables, prompt_input, told_of_advance, told_of_approval
+from flow_engine.runtime.agent_data import prompt_input, told_of_advance, told_of_approval
 from flow_engine.runtime.events import Sender, dialogue_event, marked_unread
 from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.memory import MemoryWrite, prepare_tool_writes
+from flow_engine.runtime.memory_dump import known_variables
 from flow_engine.runtime.prompt import Prefix, Prompt, same_until
 from flow_engine.runtime.replies import MemoryDump, UtteranceReply
 from flow_engine.runtime.runner import ConversationalFlowRunner

@@ -21,7 +21,7 @@ from flow_engine.ports.dialogue import (
     Fork,
     ListedConversation,
 )
-from flow_engine.runtime.agent_data import compose_prompt, known_variables, memory_variables
+from flow_engine.runtime.agent_data import compose_prompt
 from flow_engine.runtime.journal import (
     ENTRIES_AT_MOST,
     ConversationJournal,
@@ -32,6 +32,7 @@ from flow_engine.runtime.journal import (
     states_of,
     versions_of,
 )
+from flow_engine.runtime.memory_dump import known_variables, memory_variables
 from flow_engine.runtime.privacy import Veil, masked_reply, values_stored
 from flow_engine.runtime.replies import JsonObject, KnownVariable, MemoryVariable
 from flow_engine.runtime.runner import ConversationalFlowRunner
