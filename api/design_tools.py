@@ -6,16 +6,14 @@ call the same use cases.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 
 import orjson
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from api.bodies import Id, Name
-from api.mcp_tools import Arguments, Tool, ToolCall, ToolReply
+from api.bodies import Body, Id, Name
+from api.mcp_tools import Tool, ToolCall, ToolReply
 from api.problems import FindingReply, findings_reply
 from api.tries import PlayTests
 from flow_engine.documents import FlowVersion, VersionDifference, difference
@@ -29,7 +27,7 @@ from flow_engine.use_cases import publishing
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.submissions import Submission
 
-_Arguments = TypeVar("_Arguments", bound=Arguments)
+_Arguments = TypeVar("_Arguments", bound=Body)
 _FLOW_ID = Field(description="The flow's id, as `list_flows` and `create_flow` give it.")
 _DOCUMENT = Field(
     description="The whole version document as a JSON object. Its schema is at "
@@ -37,16 +35,16 @@ _DOCUMENT = Field(
 )
 
 
-class NoArguments(Arguments):
+class NoArguments(Body):
     pass
 
 
-class CreateFlowArguments(Arguments):
+class CreateFlowArguments(Body):
     name: Name = Field(description="What people call the flow.")
     campaign_id: Name = Field(description="The campaign that it belongs to.")
 
 
-class FlowArguments(Arguments):
+class FlowArguments(Body):
     flow_id: Id = _FLOW_ID
 
 
@@ -198,8 +196,7 @@ class DesignTools:
             ),
         )
 
-    async def list_flows(self, call: ToolCall) -> ToolReply:
-        _parsed(call, NoArguments)
+    async def list_flows(self, call: ToolCall, _: NoArguments) -> ToolReply:
         rows = [
             FlowRow(
                 flowId=flow.flow_id,
@@ -213,8 +210,7 @@ class DesignTools:
         lines = [f"{row['flowId']}: {row['name']}, {row['versions']} version(s)" for row in rows]
         return ToolReply(FlowRows(flows=rows), "\n".join(lines) or "There is no flow yet.")
 
-    async def create_flow(self, call: ToolCall) -> ToolReply:
-        arguments = _parsed(call, CreateFlowArguments)
+    async def create_flow(self, call: ToolCall, arguments: CreateFlowArguments) -> ToolReply:
         answer = await self._flows.create_flow(
             call.principal.tenant_id,
             name=arguments.name,
@@ -226,15 +222,15 @@ class DesignTools:
         made = cast("FlowMade", orjson.loads(answer.body))
         return ToolReply(made, f"The flow's id is {made['flowId']}.")
 
-    async def read_version(self, call: ToolCall) -> ToolReply:
-        flow, version_id = await self._named(call)
+    async def read_version(self, call: ToolCall, arguments: ReadVersionArguments) -> ToolReply:
+        flow, version_id = await self._named(call, arguments)
         document = await self._document(call, flow.flow_id, version_id)
         return ToolReply(
             VersionRead(versionId=version_id, document=document), orjson.dumps(document).decode()
         )
 
-    async def outline_version(self, call: ToolCall) -> ToolReply:
-        flow, version_id = await self._named(call)
+    async def outline_version(self, call: ToolCall, arguments: ReadVersionArguments) -> ToolReply:
+        flow, version_id = await self._named(call, arguments)
         version = FlowVersion.model_validate(await self._document(call, flow.flow_id, version_id))
         found = outline(version, version_id, publishing.tags_of(flow, version_id))
         lines = [
@@ -245,28 +241,25 @@ class DesignTools:
         head = f"{kind} {version_id}, first task {found['firstTask']!r}"
         return ToolReply(found, "\n".join((head, *lines)))
 
-    async def validate_version(self, call: ToolCall) -> ToolReply:
-        arguments = _parsed(call, DocumentArguments)
+    async def validate_version(self, call: ToolCall, arguments: DocumentArguments) -> ToolReply:
         await self._flows.get_flow(call.principal.tenant_id, arguments.flow_id)
         return await self._verdict(call, arguments.flow_id, arguments.document)
 
-    async def lint_version(self, call: ToolCall) -> ToolReply:
-        flow, version_id = await self._named(call)
+    async def lint_version(self, call: ToolCall, arguments: ReadVersionArguments) -> ToolReply:
+        flow, version_id = await self._named(call, arguments)
         return await self._verdict(call, flow.flow_id, await self._document(call, flow.flow_id, version_id))
 
-    async def save_draft(self, call: ToolCall) -> ToolReply:
+    async def save_draft(self, call: ToolCall, arguments: SaveDraftArguments) -> ToolReply:
         """Raises CorrectTheInput `document_invalid` with pointers into the document (RFC 6901), and what a
         save over the parent raises."""
-        arguments = _parsed(call, SaveDraftArguments)
         await self._flows.get_flow(call.principal.tenant_id, arguments.flow_id)
         draft = await self._checked(call, arguments.flow_id, arguments.document, draft=True)
         version_id = await self._save(call, arguments.flow_id, draft, arguments.parent_version_id)
         return ToolReply(VersionNamed(versionId=version_id), f"The draft's id is {version_id}.")
 
-    async def test_version(self, call: ToolCall) -> ToolReply:
+    async def test_version(self, call: ToolCall, arguments: TestVersionArguments) -> ToolReply:
         """Raises CorrectTheInput `document_invalid` for a draft that cannot run, and `tests_invalid` for a
         YAML that cannot, each with pointers into what is wrong (RFC 6901)."""
-        arguments = _parsed(call, TestVersionArguments)
         document = await self._named_document(call, arguments.flow_id, arguments.version_id)
         checked = await self._checked(call, arguments.flow_id, document, draft=False)
         verdict = await self._play(checked, arguments.flow_id, arguments.tests.encode())
@@ -281,18 +274,16 @@ class DesignTools:
         reached = f"not walked through: {left_out or 'nothing'}"
         return ToolReply(verdict, "\n".join((counts, *lines, reached)))
 
-    async def diff_versions(self, call: ToolCall) -> ToolReply:
-        arguments = _parsed(call, DiffVersionsArguments)
+    async def diff_versions(self, call: ToolCall, arguments: DiffVersionsArguments) -> ToolReply:
         before = await self._named_document(call, arguments.flow_id, arguments.version_id)
         after = await self._named_document(call, arguments.flow_id, arguments.other_version_id)
         found = difference(before, after)
         lines = [f"{each['change']} {each['what']} {each['id']} {each['path']}" for each in found["changes"]]
         return ToolReply(found, "\n".join(lines) or "Nothing differs.")
 
-    async def publish_version(self, call: ToolCall) -> ToolReply:
+    async def publish_version(self, call: ToolCall, arguments: PublishVersionArguments) -> ToolReply:
         """Raises CorrectTheInput `document_invalid` for a draft that cannot run, with pointers into it (RFC
         6901), and what a save over the draft's parent or a move of the tag raises."""
-        arguments = _parsed(call, PublishVersionArguments)
         tenant_id, tag, version_id = call.principal.tenant_id, arguments.tag, arguments.version_id
         publishing.check_tag_name(tag)
         flow = await self._flows.get_flow(tenant_id, arguments.flow_id)
@@ -313,8 +304,7 @@ class DesignTools:
         )
         return ToolReply(VersionNamed(versionId=version_id), f"{tag!r} points at {version_id} now.")
 
-    async def _named(self, call: ToolCall) -> tuple[FlowRecord, str]:
-        arguments = _parsed(call, ReadVersionArguments)
+    async def _named(self, call: ToolCall, arguments: ReadVersionArguments) -> tuple[FlowRecord, str]:
         return await self._designing.named(call.principal.tenant_id, arguments.flow_id, arguments.version_id)
 
     async def _named_document(self, call: ToolCall, flow_id: str, name: str) -> Mapping[str, object]:
@@ -365,34 +355,26 @@ class DesignTools:
         return reply.body.decode()
 
 
-@cache
-def _adapter(shape: type[_Arguments]) -> TypeAdapter[_Arguments]:
-    return TypeAdapter(shape)
-
-
-def _parsed(call: ToolCall, shape: type[_Arguments]) -> _Arguments:
-    return call.parse(_adapter(shape))
-
-
-_Parts = tuple[type[Arguments], Any, Callable[[ToolCall], Awaitable[ToolReply]]]
+_Parts = tuple[type[_Arguments], Any, Callable[[ToolCall, _Arguments], Awaitable[ToolReply]]]
 """Arguments, type of the reply, handler."""
 
 
-def reading_tool(name: str, description: str, parts: _Parts) -> Tool:
+def reading_tool(name: str, description: str, parts: _Parts[_Arguments], *, reads_only: bool = True) -> Tool:
     """A designers' tool that changes nothing. `parts`: types of arguments and reply, and the handler."""
-    arguments, reply, handler = parts
+    shape, reply, handler = parts
+    arguments = TypeAdapter(shape)
     return Tool(
         name=name,
         title=name.replace("_", " ").capitalize(),
         description=description,
         scopes=("designer",),
-        arguments=_adapter(arguments),
+        arguments=arguments,
         reply=reply,
-        handler=handler,
-        reads_only=True,
+        handler=lambda call: handler(call, call.parse(arguments)),
+        reads_only=reads_only,
     )
 
 
-def writing_tool(name: str, description: str, parts: _Parts) -> Tool:
+def writing_tool(name: str, description: str, parts: _Parts[_Arguments]) -> Tool:
     """As `reading_tool`, of one that changes something."""
-    return replace(reading_tool(name, description, parts), reads_only=False)
+    return reading_tool(name, description, parts, reads_only=False)

@@ -40,11 +40,7 @@ _IdempotencyKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH)]
 _INJECTED = "Injected by the agent that runs the tool; do not make one up."
 
 
-class Arguments(Body):
-    """Base of the arguments of every tool."""
-
-
-class _InConversation(Arguments):
+class _InConversation(Body):
     conversation_id: Id = Field(description=f"The conversation. {_INJECTED}")
     contact_id: Id = Field(description=f"The contact that is talking, such as one phone call. {_INJECTED}")
     tenant_id: Id | None = Field(
@@ -74,12 +70,12 @@ class GetMemoryArguments(_InConversation):
     pass
 
 
-class DescriptionArgument(Arguments):
+class DescriptionArgument(Body):
     name: str = Field(description="What the property is called, for instance 'Doctor'.")
     value: str = Field(description="The property's value in words, for instance 'Dr. Rossi'.")
 
 
-class MemoryEntryArgument(Arguments):
+class MemoryEntryArgument(Body):
     var_id: Id = Field(description="Id or name of one of the flow's variables.")
     value: object = Field(
         description="The value, in the variable's type: text, number, true or false, a member of an enum, an "

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import orjson
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
 from api.bodies import Facts, Id
@@ -151,10 +151,6 @@ class SimulatedVersion(TypedDict):
     recordingYaml: str | None
 
 
-_TRY, _REPLAY = TypeAdapter(TryTurnArguments), TypeAdapter(ReplayVersionArguments)
-_SIMULATE = TypeAdapter(SimulateVersionArguments)
-
-
 class PlayingTools:
     def __init__(
         self, tries: Tries, simulations: Simulations, replays: Replays, designing: Designing
@@ -189,9 +185,9 @@ class PlayingTools:
             ),
         )
 
-    async def try_turn(self, call: ToolCall) -> ToolReply:
+    async def try_turn(self, call: ToolCall, arguments: TryTurnArguments) -> ToolReply:
         """Raises what `Tries` raises, with JSON pointers into the arguments or the document (RFC 6901)."""
-        arguments, principal = with_exact_values(call.parse(_TRY), call.exact), call.principal
+        arguments, principal = with_exact_values(arguments, call.exact), call.principal
         try_id, reply = arguments.try_id, None
         if try_id is None:
             contact = format.NewContactBody(channel=arguments.channel, data=arguments.contact)
@@ -207,9 +203,9 @@ class PlayingTools:
         turn = _turn(reply)
         return ToolReply(turn, "\n".join(_lines(turn)))
 
-    async def simulate_version(self, call: ToolCall) -> ToolReply:
+    async def simulate_version(self, call: ToolCall, arguments: SimulateVersionArguments) -> ToolReply:
         """Raises what `Simulations.simulate` raises, with JSON pointers into the arguments."""
-        arguments, principal = call.parse(_SIMULATE), call.principal
+        principal = call.principal
         reply = await self._simulations.simulate(
             principal.tenant_id, arguments.flow_id, arguments.order(), author=principal.name
         )
@@ -234,8 +230,8 @@ class PlayingTools:
         unplayed = [f"the model failed: {reply['modelFailed']}"] if reply["modelFailed"] else []
         return ToolReply(simulated, "\n".join((counts, *failures, *unplayed)))
 
-    async def replay_version(self, call: ToolCall) -> ToolReply:
-        arguments, tenant_id = call.parse(_REPLAY), call.principal.tenant_id
+    async def replay_version(self, call: ToolCall, arguments: ReplayVersionArguments) -> ToolReply:
+        tenant_id = call.principal.tenant_id
         order = ReplayOrder(arguments.conversations or (), arguments.from_tag, arguments.last or LAST)
         flow, version_id = await self._designing.named(tenant_id, arguments.flow_id, arguments.version_id)
         report = await self._replays.replay(tenant_id, flow.flow_id, version_id, order)
