@@ -20,7 +20,7 @@ from api.endpoints import (
     refused_parameter,
     whole_number,
 )
-from api.streams import EVENT_STREAM, EventStream, journal_events, list_events, prefers_events
+from api.streams import EVENT_STREAM, EventStream, prefers_events
 from flow_engine.runtime.journal import ENTRIES_AT_MOST
 from flow_engine.use_cases.following import JournalStreams
 from flow_engine.use_cases.forking import ForkOrder, Forks
@@ -84,7 +84,7 @@ class HistoryRoutes:
                 raise refused_parameter("cursor_invalid", message)
             self._streams.require_room()
             followed = self._streams.follow_list(call.tenant_id, wanted, limit=limit)
-            return EventStream(followed, self._streams.counted(), list_events)
+            return EventStream(followed, self._streams.counted())
         page = await self._history.conversations(call.tenant_id, wanted, limit=limit, cursor=cursor)
         return json_response(page)
 
@@ -114,7 +114,7 @@ class HistoryRoutes:
             return Reply(b"", 204, media_type=None)  # what an EventSource needs, to not come again
         self._streams.require_room()
         followed = self._streams.follow(conversation, after, reveal=reveals(call))
-        return EventStream(followed, self._streams.counted(), journal_events)
+        return EventStream(followed, self._streams.counted())
 
     async def recording(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))

@@ -8,16 +8,16 @@ seconds keeps proxies from cutting a quiet stream. The last event is `end`, its 
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, aclosing
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import orjson
 import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from flow_engine.use_cases.following import Ending, Followed, ListFollowed
+from flow_engine.use_cases.following import Followed, ListFollowed
 
 EVENT_STREAM = "text/event-stream"
 KEEP_ALIVE_S = 15.0
@@ -43,42 +43,22 @@ def prefers_events(accept: str) -> bool:
     return weights[EVENT_STREAM] > 0 and weights[EVENT_STREAM] >= weights["application/json"]
 
 
-class Part(Protocol):
-    """What came since the part before: none, and no `ended`, where there is nothing new."""
-
-    @property
-    def rows(self) -> Sequence[object]: ...
-
-    @property
-    def ended(self) -> Ending | None: ...
-
-
-_Part = TypeVar("_Part", bound=Part)
-
-
-def journal_events(part: Followed) -> bytes:
-    return b"".join(b"id: %d\ndata: %b\n\n" % (row["seq"], orjson.dumps(row)) for row in part.rows)
-
-
-def list_events(part: ListFollowed) -> bytes:
+def _events(part: Followed | ListFollowed) -> bytes:
+    if isinstance(part, Followed):
+        return b"".join(b"id: %d\ndata: %b\n\n" % (row["seq"], orjson.dumps(row)) for row in part.rows)
     if not part.rows and not part.gone:
         return b""
     return b"data: %b\n\n" % orjson.dumps({"conversations": part.rows, "gone": part.gone})
 
 
-class EventStream(Response, Generic[_Part]):
-    """Open until what is followed ends, or the client has gone. It counts as open within `opened`; `encoded`
-    writes a part's rows as events, in UTF-8."""
+class EventStream(Response):
+    """Open until what is followed ends, or the client has gone. It counts as open within `opened`."""
 
     def __init__(
-        self,
-        followed: AsyncGenerator[_Part],
-        opened: AbstractContextManager[None],
-        encoded: Callable[[_Part], bytes],
+        self, followed: AsyncGenerator[Followed | ListFollowed], opened: AbstractContextManager[None]
     ) -> None:
         super().__init__(headers=_HEADERS, media_type=EVENT_STREAM)
         del self.headers["content-length"]
-        self._encoded = encoded
         self._followed = followed
         self._opened = opened
         self._entries = 0
@@ -122,7 +102,7 @@ class EventStream(Response, Generic[_Part]):
                     return ended
                 part = await anext(followed)
                 ended, self._entries = part.ended, self._entries + len(part.rows)
-                text = self._encoded(part)
+                text = _events(part)
                 if ended is not None:
                     text += b"event: end\ndata: %b\n\n" % orjson.dumps({"reason": ended})
                 elif not text and time.monotonic() - kept_alive_at >= KEEP_ALIVE_S:

@@ -330,7 +330,7 @@ class TestBounds:
         opened.callback(freed.append, "room")
         with structlog.testing.capture_logs() as logged:
             async with asyncio.timeout(WITHIN_S):
-                stream = streams_module.EventStream(entries(), opened, streams_module.journal_events)
+                stream = streams_module.EventStream(entries(), opened)
                 await stream({"type": "http"}, never, send)
         assert (len(read), sorted(freed)) == (3, ["followed", "room"]), "no more was read than was taken"
         assert [(line["event"], line["reason"], line["entries"]) for line in logged] == [
