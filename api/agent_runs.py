@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, Literal, NotRequired, cast
 from urllib.parse import urlencode
 
@@ -104,13 +105,7 @@ class AgentRunRoutes:
     async def show(self, call: Call) -> Response:
         return json_response(await self._runs.row(call.tenant_id, call.path("run_id")))
 
-    async def approve(self, call: Call) -> Response:
-        return await self._decided(call, "approved")
-
-    async def reject(self, call: Call) -> Response:
-        return await self._decided(call, "rejected")
-
-    async def _decided(self, call: Call, decision: Decision) -> Response:
+    async def _decided(self, decision: Decision, call: Call) -> Response:
         return json_response(await self._runs.decide(call.tenant_id, call.path("run_id"), decision))
 
     def endpoints(self) -> list[Endpoint]:
@@ -131,14 +126,14 @@ class AgentRunRoutes:
             ),
             for_agents(
                 "POST /agent-runs/{run_id}/approve",
-                self.approve,
+                partial(self._decided, "approved"),
                 "Let all calls of the run that wait be made",
                 RunReply,
                 problems=(404, 409),
             ),
             for_agents(
                 "POST /agent-runs/{run_id}/reject",
-                self.reject,
+                partial(self._decided, "rejected"),
                 "Refuse all calls of the run that wait; the run goes on without them",
                 RunReply,
                 problems=(404, 409),

@@ -215,19 +215,7 @@ def _agent(agent: Agent, scraped: Scraped | None) -> VoiceAgentRow:
         with suppress(ValueError):  # what is no agent of this product
             figures = voice_figures(scraped.metrics)
             calls = _Calls.model_validate_json(scraped.calls)
-    return VoiceAgentRow(
-        id=agent.id,
-        name=agent.name,
-        type=agent.type,
-        port=agent.port,
-        state=agent.state,
-        restarts=agent.restarts,
-        crashLoop=agent.crash_loop,
-        liveCalls=agent.live_calls,
-        bridge=agent.bridge,
-        figures=figures,
-        calls=calls.calls,
-    )
+    return VoiceAgentRow(**agent.model_dump(by_alias=True), figures=figures, calls=calls.calls)
 
 
 def voice_figures(scraped: str) -> VoiceFigures:
