@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import fsum
 
 from flow_engine.documents import Scorecard, ScorecardCriterion
+from flow_engine.documents.model import ContactResult, ReasonOfContact
 from flow_engine.json_values import as_object
 from flow_engine.listening.mining import dialogue_text
 from flow_engine.ports.dialogue import DialogueTurn, SummaryRequest
@@ -27,47 +28,38 @@ def conclusion_call(
 ) -> LLMRequest | None:
     """Asks for reason of contact, result and scores; None when the version declares none of them."""
     version = runner.flow.document
-    if not turns or not (version.reasons_of_contact or version.results or version.scorecards):
-        return None
-    system = [sections["conclusion_instructions"]]
-    properties: dict[str, object] = {}
-    for field, heading, choices in (
+    choices = (
         ("reasonOfContact", "conclusion_reasons", version.reasons_of_contact),
         ("result", "conclusion_results", version.results),
-    ):
-        if choices:
-            system.append(sections[heading])
-            system += [f"- {choice.name}: {' '.join(choice.prompt.split())}" for choice in choices]
-            properties[field] = {"enum": [*(choice.name for choice in choices), None]}
-    if version.scorecards:
-        system += _criteria(version.scorecards, sections)
-        properties["scores"] = _score_schema(version.scorecards)
-    properties["why"] = {"type": "string"}
-    return _judging(system, properties, turns, sections, len(_pairs(version.scorecards)))
+    )
+    return scoring_call(version.scorecards, turns, sections, choices)
 
 
 def scoring_call(
-    scorecards: Sequence[Scorecard], turns: Sequence[DialogueTurn], sections: PromptSections
-) -> LLMRequest | None:
-    """Asks for scores alone; None where there is nothing to judge, or nothing to judge by."""
-    if not turns or not scorecards:
-        return None
-    system = [sections["conclusion_instructions"], *_criteria(scorecards, sections)]
-    properties: Mapping[str, object] = {"scores": _score_schema(scorecards), "why": {"type": "string"}}
-    return _judging(system, properties, turns, sections, len(_pairs(scorecards)))
-
-
-def _judging(
-    system: Sequence[str],
-    properties: Mapping[str, object],
+    scorecards: Sequence[Scorecard],
     turns: Sequence[DialogueTurn],
     sections: PromptSections,
-    criteria: int,
-) -> LLMRequest:
+    choices: Sequence[tuple[str, str, Sequence[ReasonOfContact | ContactResult]]] = (),
+) -> LLMRequest | None:
+    """Asks for scores, and for one of each of the `choices`: a property of the answer, the name of its
+    section of the prompt, and what there is. None where there is nothing to judge, or nothing to judge by."""
+    asked = [each for each in choices if each[2]]
+    if not turns or not (asked or scorecards):
+        return None
+    system = [sections["conclusion_instructions"]]
+    properties: dict[str, object] = {}
+    for field, heading, accepted in asked:
+        system.append(sections[heading])
+        system += [f"- {choice.name}: {' '.join(choice.prompt.split())}" for choice in accepted]
+        properties[field] = {"enum": [*(choice.name for choice in accepted), None]}
+    if scorecards:
+        system += _criteria(scorecards, sections)
+        properties["scores"] = _score_schema(scorecards)
+    properties["why"] = {"type": "string"}
     return LLMRequest(
         instruction("\n".join(system), dialogue_text(turns, sections)),
         output_schema={"type": "object", "properties": properties, "required": list(properties)},
-        max_tokens=CONCLUSION_TOKENS + TOKENS_A_CRITERION * criteria,
+        max_tokens=CONCLUSION_TOKENS + TOKENS_A_CRITERION * len(_pairs(scorecards)),
         temperature=0,
         purpose="conclusion",
     )

@@ -170,15 +170,13 @@ def extraction_requests(request: MiningRequest) -> list[tuple[str, ExtractionReq
 
 @dataclass(frozen=True, slots=True)
 class MiningResult:
-    """What was read: values by variable id with their source, checkpoints by id with the reason. `said_in`
-    are message ids by variable id, for values that were not said in the last turn. `heard` is all that rules
-    found, as (variable id, value, message id), what was said otherwise later too. `confidence` is that of the
-    model, from 0 to 1, by variable id."""
+    """What was read: values by variable id with their source, checkpoints by id with the reason. `heard`
+    is all that rules found, as (variable id, value, message id), in the order in which it was said, what was
+    said otherwise later too. `confidence` is that of the model, from 0 to 1, by variable id."""
 
     values: Mapping[str, tuple[JsonValue, MinedBy]] = field(
         default_factory=dict[str, tuple[JsonValue, MinedBy]]
     )
-    said_in: Mapping[str, str] = field(default_factory=dict[str, str])
     heard: Sequence[tuple[str, JsonValue, str]] = ()
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     checkpoints: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -189,20 +187,18 @@ class MiningResult:
 def read_by_rules(extractor: Extractor, request: MiningRequest) -> MiningResult:
     """What rules find in the unread turns; what was said later counts. Some milliseconds of CPU a turn."""
     values: dict[str, tuple[JsonValue, MinedBy]] = {}
-    said_in: dict[str, str] = {}
     heard: list[tuple[str, JsonValue, str]] = []
     for message_id, extraction in extraction_requests(request):
         found = extractor.extract(extraction)
         values |= {var_id: (value, "rules") for var_id, value in found.items()}
-        said_in |= dict.fromkeys(found, message_id)
         heard += [(var_id, value, message_id) for var_id, value in found.items()]
-    return MiningResult(values, said_in, heard)
+    return MiningResult(values, heard)
 
 
 def together(by_rules: MiningResult, by_model: MiningResult) -> MiningResult:
     """What rules have found stands; the model was asked for the rest."""
     values = {**by_model.values, **by_rules.values}
-    return replace(by_model, values=values, said_in=by_rules.said_in, heard=by_rules.heard)
+    return replace(by_model, values=values, heard=by_rules.heard)
 
 
 def model_call(request: MiningRequest, found: Iterable[str], sections: PromptSections) -> LLMRequest | None:
@@ -351,6 +347,7 @@ def mining_effects(
     state = runner.loaded.mining
     open_ids = {v.id for v in open_for_mining(runner.flow.variables, runner.loaded.tools)}
     entries, provenance = dict[str, MemoryEntry](), dict(state.provenance)
+    said_in = {var_id: message_id for var_id, _, message_id in result.heard}
     for var_id, (value, source) in result.values.items():
         earlier, spec = runner.loaded.mined.get(var_id), runner.flow.variables.resolve(var_id)
         if spec is None or var_id not in open_ids:
@@ -365,7 +362,7 @@ def mining_effects(
         entries[var_id] = MemoryEntry(spec.type, MINER, now, value, request.turn.contact_id, None)
         provenance[var_id] = Provenance(
             source=source,
-            message_id=result.said_in.get(var_id, request.turn.message_id),
+            message_id=said_in.get(var_id, request.turn.message_id),
             at=now,
             superseded=superseded,
             confidence=result.confidence.get(var_id) if source == "model" else None,

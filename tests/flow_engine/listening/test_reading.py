@@ -557,9 +557,8 @@ class TestWhatAReadingChanges:
         self, prompts: FileSystemPrompts
     ) -> None:
         talk = shop(prompts, *DIALOGUE, mined={"var_string": mined("Ada"), "var_number": mined(3, "number")})
-        effects, _ = self.effects(
-            talk, {"var_string": "Grace", "var_number": 3}, said_in={"var_string": "m2"}
-        )
+        heard = [("var_string", "Grace", "m2")]
+        effects, _ = self.effects(talk, {"var_string": "Grace", "var_number": 3}, heard=heard)
         assert list(effects.entries) == ["var_string"]  # F18
         assert effects.state.provenance["var_string"] == Provenance(
             source="model", message_id="m2", at=NOW, superseded="Ada"
