@@ -24,6 +24,11 @@ _ORDERS: Final[Mapping[str, Any]] = {
 }
 
 
+def truth_of(value: Value) -> Truth:
+    """Of a value that stands alone."""
+    return value if isinstance(value, bool) else None
+
+
 def time_of(text: object, zone: tzinfo) -> date | None:
     """An ISO 8601 text as a date or an aware moment, in `zone` where it has no offset; None for any other."""
     if not isinstance(text, str):

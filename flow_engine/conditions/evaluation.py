@@ -23,7 +23,7 @@ from typing import Final, Literal, Protocol, TypeAlias, cast
 
 from flow_engine.conditions import language as lang
 from flow_engine.conditions import syntax
-from flow_engine.conditions.comparing import Truth, Value, added, compare, time_of
+from flow_engine.conditions.comparing import Truth, Value, added, compare, time_of, truth_of
 from flow_engine.conditions.lexing import Path
 from flow_engine.json_values import rough_size, walk
 from flow_engine.masking import shown
@@ -228,12 +228,7 @@ def compiled_part(part: lang.Part, variables: VariableIndex) -> Callable[[Facts]
     match part:
         case syntax.Lone():
             alone = _getter(part.operand, variables)
-
-            def lone(facts: Facts) -> Truth:
-                value = alone(facts)
-                return value if isinstance(value, bool) else None
-
-            return lone
+            return lambda facts: truth_of(alone(facts))
         case syntax.Comparison():
             left = _getter(part.left, variables, beside=part.right)
             right, sign = _getter(part.right, variables, beside=part.left), part.sign

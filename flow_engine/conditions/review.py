@@ -21,7 +21,7 @@ from typing import Final, Literal, TypeAlias, cast
 
 from flow_engine.conditions import language as lang
 from flow_engine.conditions import syntax
-from flow_engine.conditions.comparing import Truth, Value, compare, time_of
+from flow_engine.conditions.comparing import Truth, Value, compare, time_of, truth_of
 from flow_engine.conditions.evaluation import BOOLEAN, DURATION, TIME, Kind, constant_value, is_time, kinds_of
 from flow_engine.values import VariableIndex, listed
 
@@ -281,13 +281,7 @@ class _Search:
                     lang.operand_text(reference), self._values(reference), lambda v: v is not _MISSING, {}
                 )
             case syntax.Lone():
-                values = self._values(part.operand)
-                return _View(
-                    lang.operand_text(part.operand),
-                    values,
-                    lambda v: v if isinstance(v, bool) else None,
-                    {},
-                )
+                return _View(lang.operand_text(part.operand), self._values(part.operand), truth_of, {})
             case syntax.Comparison():
                 return self._view_of_comparison(part)
             case syntax.Membership():
@@ -311,7 +305,7 @@ class _Search:
         varying, fixed = (left, right) if _varies(left) else (right, left)
         constant = constant_value(fixed, varying, self.variables)
         if self._depends_on_zone(varying):
-            return _View(lang.text_of(part), _EITHER, lambda v: v if isinstance(v, bool) else None, needed)
+            return _View(lang.text_of(part), _EITHER, truth_of, needed)
 
         def compared(value: Value) -> Truth:
             one, other = (value, constant) if varying is left else (constant, value)

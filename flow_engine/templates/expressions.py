@@ -8,6 +8,7 @@ else is reported, all of it at once.
 
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -115,10 +116,8 @@ class Expressions:
         self.operations += known.operations
         self.reads |= known.reads
         self.uses += [VariableUse(line, use.key, use.label) for use in known.uses]
-        self.problems += [parsing.Problem(line, problem.code, problem.message) for problem in known.problems]
-        self.suspicions += [
-            parsing.Problem(line, each.code, each.message, each.name) for each in known.suspicions
-        ]
+        self.problems += [replace(each, line=line) for each in known.problems]
+        self.suspicions += [replace(each, line=line) for each in known.suspicions]
         return expression
 
     def visit_Getattr(self, node: nodes.Getattr) -> Expression:

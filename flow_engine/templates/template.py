@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from jinja2 import nodes
@@ -331,13 +331,13 @@ def lint_template(
         listed = f"there are {shown}" + (f" and {more} more" if more > 0 else "")
     problems = [
         *(
-            parsing.Problem(each.line, each.code, each.message + spaced_name(source, known.__contains__))
+            replace(each, message=each.message + spaced_name(source, known.__contains__))
             if each.code == parsing.SYNTAX
             else each
             for each in template.problems
         ),
         *(
-            parsing.Problem(each.line, each.code, f"{each.name!r} is unknown; write $vars.{each.name}")
+            replace(each, message=f"{each.name!r} is unknown; write $vars.{each.name}")
             if each.code == parsing.UNKNOWN_NAME and each.name in known
             else each
             for each in template.suspicions
