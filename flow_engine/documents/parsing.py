@@ -134,7 +134,7 @@ def parse_json(body: bytes, limits: DocumentLimits | None = None) -> object:
         if "depth limit" in error.msg or "ecursion" in error.msg:
             raise _too_deep(limits) from None
         hint = "; this looks like YAML: a flow document is JSON" if _YAML.match(body) else ""
-        raise _invalid_json(f"the text is not JSON: {_cause(body, error)}{hint}") from None
+        raise _broken("json_invalid", f"the text is not JSON: {_cause(body, error)}{hint}") from None
     _check_depth(raw, limits)
     return raw
 
@@ -215,7 +215,7 @@ def check_shape(raw: object, limits: DocumentLimits | None = None) -> None:
     try:
         size = len(orjson.dumps(raw, option=_PLAIN_JSON))
     except orjson.JSONEncodeError as error:
-        raise _invalid_json(f"the document is not JSON: {error}") from None
+        raise _broken("json_invalid", f"the document is not JSON: {error}") from None
     _check_size(size, limits)
 
 
@@ -246,10 +246,6 @@ def _check_depth(raw: object, limits: DocumentLimits) -> None:
 
 def _too_deep(limits: DocumentLimits) -> CorrectTheInput:
     return _broken("too_deep", f"objects and arrays may be nested {limits.max_depth} levels deep, not deeper")
-
-
-def _invalid_json(detail: str) -> CorrectTheInput:
-    return _broken("json_invalid", detail)
 
 
 def _broken(code: str, detail: str) -> CorrectTheInput:

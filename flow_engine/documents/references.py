@@ -5,17 +5,18 @@ does not hide the errors of all the others. Everything carries its place as a JS
 """
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from flow_engine.errors import pointer
+from flow_engine.json_values import as_object
 from flow_engine.task_types import ROUTED_TYPES
 from flow_engine.templates import is_template
 from flow_engine.values import VariableSpec
 from flow_engine.vocabulary import VARIABLE_TYPES, VariableType
 
-JsonObject = dict[str, object]
+JsonObject = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def references_of(raw: object) -> References | None:
     document = cast("JsonObject", raw)
     if document.get("draft") is True:
         return None
-    audio = _object(_object(document.get("mediaConfig")).get("audio"))
+    audio = as_object(as_object(document.get("mediaConfig")).get("audio"))
     return References(
         first_task=_text(document, "firstTask", ""),
         global_tasks=_texts(document, "globalTasks", ""),
@@ -143,7 +144,7 @@ def references_of(raw: object) -> References | None:
                 weights=tuple(
                     (item.get("weight", 1), f"{at}/weight") for item, at in _objects(card, "criteria", place)
                 ),
-                scale=(_object(card.get("scale")).get("min"), _object(card.get("scale")).get("max")),
+                scale=(as_object(card.get("scale")).get("min"), as_object(card.get("scale")).get("max")),
             )
             for card, place in _objects(document, "scorecards", "")
         ),
@@ -229,13 +230,13 @@ def texts_of(raw: object) -> Texts | None:
     paths: list[Reference] = []
     for task, place in _objects(document, "tasks", ""):
         templates += [_text(task, "prompt", place), _text(task, "description", place)]
-        conditions.append(_text(_object(task.get("entryCondition")), "when", f"{place}/entryCondition"))
-        for target, way in _object(task.get("connectionConditions")).items():
-            conditions.append(_text(_object(way), "when", f"{place}/connectionConditions{pointer(target)}"))
+        conditions.append(_text(as_object(task.get("entryCondition")), "when", f"{place}/entryCondition"))
+        for target, way in as_object(task.get("connectionConditions")).items():
+            conditions.append(_text(as_object(way), "when", f"{place}/connectionConditions{pointer(target)}"))
         for selection, at in _objects(task, "mcpToolSelection", place):
             for tool, tool_at in _objects(selection, "selectedTools", at):
                 conditions.append(_text(tool, "when", tool_at))
-                for name, path in _object(tool.get("resultMapping")).items():
+                for name, path in as_object(tool.get("resultMapping")).items():
                     if isinstance(path, str):
                         paths.append(Reference(path, f"{tool_at}/resultMapping{pointer(name)}"))
         conditions += [_text(each, "when", at) for each, at in _objects(task, "enabledCheckpoints", place)]
@@ -254,16 +255,16 @@ def texts_of(raw: object) -> Texts | None:
 
 def _settings(document: JsonObject) -> Iterator[Reference]:
     """What may be a template among the settings of recognisers, voices and models."""
-    media = _object(document.get("mediaConfig"))
-    audio = _object(media.get("audio"))
+    media = as_object(document.get("mediaConfig"))
+    audio = as_object(media.get("audio"))
     owners: list[tuple[JsonObject, str]] = []
     for kind in ("stt", "tts"):
-        speech, place = _object(audio.get(kind)), pointer("mediaConfig", "audio", kind)
-        owners += [(_object(speech.get(name)), f"{place}/{name}") for name in ("default", "fallback")]
+        speech, place = as_object(audio.get(kind)), pointer("mediaConfig", "audio", kind)
+        owners += [(as_object(speech.get(name)), f"{place}/{name}") for name in ("default", "fallback")]
         entries = _objects(speech, "languageCustomConfig", place)
-        owners += [(_object(entry.get("config")), f"{at}/config") for entry, at in entries]
+        owners += [(as_object(entry.get("config")), f"{at}/config") for entry, at in entries]
     owners += [
-        (_object(_object(media.get(name)).get("llm")), f"/mediaConfig/{name}/llm")
+        (as_object(as_object(media.get(name)).get("llm")), f"/mediaConfig/{name}/llm")
         for name in ("audio", "text")
     ]
     for owner, place in owners:
@@ -274,7 +275,7 @@ def _settings(document: JsonObject) -> Iterator[Reference]:
 def _specs(document: JsonObject) -> tuple[VariableSpec, ...] | None:
     specs: list[VariableSpec] = []
     for variable in _list(document, "variables"):
-        each = _object(variable)
+        each = as_object(variable)
         identity = _identity(each, "")
         if identity.id is None or identity.name is None:
             return None
@@ -301,7 +302,7 @@ def _given(references: Iterable[Reference | None]) -> tuple[Reference, ...]:
 def identities_of(raw: object) -> Iterator[Reference]:
     """The `_id` of the version and of its tasks, variables and checkpoints, where they are texts. `raw` is
     decoded JSON; never raises."""
-    document = _object(raw)
+    document = as_object(raw)
     owners = [(document, "")]
     for name in ("tasks", "variables", "checkpoints"):
         owners += _objects(document, name, "")
@@ -313,10 +314,10 @@ def identities_of(raw: object) -> Iterator[Reference]:
 def durations_of(raw: object) -> Iterator[Duration]:
     """Time limits of closures, and timeouts of routings and approvals where they mean something. In seconds;
     what is no number is passed over, since the schema's errors say so."""
-    document = _object(raw)
-    yield from _duration(_object(document.get("closureConfig")), "conversationTimeLimit", "/closureConfig")
+    document = as_object(raw)
+    yield from _duration(as_object(document.get("closureConfig")), "conversationTimeLimit", "/closureConfig")
     for task, place in _objects(document, "tasks", ""):
-        closure, routing = _object(task.get("closureConfig")), _object(task.get("routingParameters"))
+        closure, routing = as_object(task.get("closureConfig")), as_object(task.get("routingParameters"))
         yield from _duration(closure, "conversationTimeLimit", f"{place}/closureConfig")
         if task.get("type") in ROUTED_TYPES:
             yield from _duration(routing, "timeout", f"{place}/routingParameters")
@@ -341,10 +342,6 @@ def _list(owner: JsonObject, name: str) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
-def _object(value: object) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
 def _objects(owner: JsonObject, name: str, place: str) -> Iterator[tuple[JsonObject, str]]:
     for number, item in enumerate(_list(owner, name)):
         if isinstance(item, dict):
@@ -360,7 +357,7 @@ def _texts(owner: JsonObject, name: str, place: str) -> tuple[Reference, ...]:
 
 
 def _keys(owner: JsonObject, name: str, place: str) -> tuple[Reference, ...]:
-    return tuple(Reference(key, f"{place}/{name}{pointer(key)}") for key in _object(owner.get(name)))
+    return tuple(Reference(key, f"{place}/{name}{pointer(key)}") for key in as_object(owner.get(name)))
 
 
 def _text(owner: JsonObject, name: str, place: str) -> Reference | None:
