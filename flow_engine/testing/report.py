@@ -157,22 +157,14 @@ def as_json(report: RunReport) -> bytes:
                 {
                     "file": file.file,
                     "flow": file.flow,
-                    "mistakes": [
-                        {"line": m.line, "pointer": m.pointer, "code": m.code, "message": m.message}
-                        for m in file.mistakes
-                    ],
+                    "mistakes": file.mistakes,
                     "scenarios": [
                         {
                             "name": scenario.played.name,
                             "line": scenario.line,
                             "passed": scenario.passed,
                             "seconds": round(scenario.played.seconds, 6),
-                            "failure": (failure := scenario.played.failure)
-                            and {
-                                "line": scenario.failed_at,
-                                "step": failure.kind,
-                                "messages": failure.messages,
-                            },
+                            "failure": _failure_row(scenario),
                         }
                         for scenario in file.scenarios
                     ],
@@ -201,6 +193,11 @@ def _share_object(share: running.Share) -> ShareTold:
         percent=round(share.percent, 2),
         leftOut=share.left_out,
     )
+
+
+def _failure_row(scenario: ScenarioReport) -> FailureRow | None:
+    failure = scenario.played.failure
+    return failure and FailureRow(line=scenario.failed_at, step=failure.kind, messages=failure.messages)
 
 
 class FailureRow(TypedDict):
@@ -271,8 +268,7 @@ def verdict(scenarios: Sequence[ScenarioReport], flow: CompiledFlow) -> Scenario
             ScenarioRow(
                 name=scenario.played.name,
                 passed=scenario.passed,
-                failure=(failure := scenario.played.failure)
-                and FailureRow(line=scenario.failed_at, step=failure.kind, messages=failure.messages),
+                failure=_failure_row(scenario),
             )
             for scenario in scenarios
         ],

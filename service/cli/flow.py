@@ -9,9 +9,9 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NotRequired, cast
+from typing import Annotated, Literal, NotRequired, cast
 
 import orjson
 import typer
@@ -43,6 +43,7 @@ SHOWN_BEFORE = 15
 
 _COLOURS: Mapping[Severity, str] = {"error": "bold red", "warning": "yellow"}
 _MARKS = {"✓": "green", "✗": "bold red"}
+_console = partial(Console, highlight=False, soft_wrap=True)
 
 commands = typer.Typer(
     no_args_is_help=True, help="Work on flow documents: validate, draw, compare, test, replay."
@@ -149,10 +150,7 @@ def _rows(findings: Iterable[Finding], place: str) -> list[FindingRow]:
 
 def _print_findings(reports: list[FileReport]) -> None:
     """Findings to standard output, one a line; what is about the run to standard error."""
-    lines, notes = (
-        Console(highlight=False, soft_wrap=True),
-        Console(stderr=True, highlight=False, soft_wrap=True),
-    )
+    lines, notes = _console(), _console(stderr=True)
     for report in reports:
         file = "<stdin>" if report["file"] == STDIN else report["file"]
         if "unreadable" in report:
@@ -173,13 +171,6 @@ def _print_findings(reports: list[FileReport]) -> None:
     notes.print(Text(f"{len(reports)} file(s), {errors} error(s), {warnings} warning(s){rest}"))
 
 
-class Format(StrEnum):
-    MERMAID = "mermaid"
-    SVG = "svg"
-    DOT = "dot"
-    XSTATE = "xstate"
-
-
 @commands.command("diagram")
 def diagram(
     file: Annotated[
@@ -190,8 +181,9 @@ def diagram(
         ),
     ],
     form: Annotated[
-        Format, typer.Option("--format", help="Mermaid, an SVG image, Graphviz's DOT, or JSON for XState 5.")
-    ] = Format.MERMAID,
+        Literal["mermaid", "svg", "dot", "xstate"],
+        typer.Option("--format", help="Mermaid, an SVG image, Graphviz's DOT, or JSON for XState 5."),
+    ] = "mermaid",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
 ) -> None:
     """Draw a flow version: exit code 0 drawn, 1 the document or Graphviz refuses, 2 unreadable."""
@@ -210,13 +202,13 @@ def diagram(
             )
         version = parse_version(raw)
         match form:
-            case Format.MERMAID:
+            case "mermaid":
                 drawn = mermaid(version).encode()
-            case Format.XSTATE:
+            case "xstate":
                 drawn = orjson.dumps(xstate(version), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-            case Format.DOT:
+            case "dot":
                 drawn = dot(version).encode()
-            case Format.SVG:
+            case "svg":
                 drawn = asyncio.run(Graphviz().svg(dot(version)))
     except OSError as error:
         raise _unreadable(f"{file}: {error.strerror}") from None
@@ -259,7 +251,7 @@ def diff(
     if as_json:
         typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        console = _console()
         for each in found["changes"]:
             shown = _where_they_part(
                 *(json.dumps(each[side], ensure_ascii=False) for side in ("before", "after"))
@@ -350,8 +342,8 @@ def play(
     if as_json:
         typer.echo(results.as_json(report))
     else:
-        _print_marked(results.lines(report), Console(highlight=False, soft_wrap=True))
-        _print_marked(results.mistake_lines(report), Console(stderr=True, highlight=False, soft_wrap=True))
+        _print_marked(results.lines(report), _console())
+        _print_marked(results.mistake_lines(report), _console(stderr=True))
     if junit is not None:
         _write(junit, results.as_junit(report))
     if not report.scenarios and not report.unreadable:
@@ -413,11 +405,6 @@ def replay(
         raise typer.Exit(FOUND_WRONG)
 
 
-class Simulates(StrEnum):
-    TEXT = "text"
-    VOICE = "voice"
-
-
 @commands.command("simulate")
 def simulate(
     version: Annotated[Path, typer.Argument(metavar="VERSION", help="A version document, or a sample file.")],
@@ -436,15 +423,16 @@ def simulate(
         str | None, typer.Option(help="Who plays persona and agent; left out: FLOW_ENGINE_LLM_MODEL.")
     ] = None,
     channel: Annotated[
-        Simulates, typer.Option(help="In text, or by the voice agent on a line that needs no phone.")
-    ] = Simulates.TEXT,
+        Literal["text", "voice"],
+        typer.Option(help="In text, or by the voice agent on a line that needs no phone."),
+    ] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML to this file.")
     ] = None,
 ) -> None:
     """Let a persona talk to a version: exit code 0 all runs passed, 1 not, 2 unreadable or no model."""
-    by_voice = channel is Simulates.VOICE
+    by_voice = channel == "voice"
     order = late.simulating.Order(version, persona, runs, recorded, record, model, by_voice)
     try:
         done = late.simulating.simulate(order, read_settings(Settings))
@@ -460,7 +448,7 @@ def simulate(
     if as_json:
         typer.echo(orjson.dumps(late.simulation.as_json(*found), option=orjson.OPT_INDENT_2))
     else:
-        _print_marked(late.simulation.lines(*found), Console(highlight=False, soft_wrap=True))
+        _print_marked(late.simulation.lines(*found), _console())
     if not all(verdict.passed for verdict in done.verdicts):
         raise typer.Exit(FOUND_WRONG)
 
