@@ -81,18 +81,10 @@ class HelperRoutes:
         return _offered([m for m in self._catalog.models if provider in (None, m.provider)])
 
     async def voices(self, call: Call) -> Response:
-        provider, language = call.choice("provider", VOICE_PROVIDERS), call.query("language")
-        voices = [v for v in self._catalog.voices if provider in (None, v.provider)]
-        return _offered(
-            [v for v in voices if language is None or model_catalog.speaks(v.languages, language)]
-        )
+        return _spoken(call, self._catalog.voices, VOICE_PROVIDERS)
 
     async def stt_engines(self, call: Call) -> Response:
-        provider, language = call.choice("provider", STT_PROVIDERS), call.query("language")
-        engines = [e for e in self._catalog.stt_engines if provider in (None, e.provider)]
-        return _offered(
-            [e for e in engines if language is None or model_catalog.speaks(e.languages, language)]
-        )
+        return _spoken(call, self._catalog.stt_engines, STT_PROVIDERS)
 
     async def languages(self, call: Call) -> Response:
         written = {
@@ -166,6 +158,16 @@ class HelperRoutes:
 
 def _provider(names: tuple[str, ...]) -> Parameter:
     return Parameter("provider", "Only what this provider offers", {"type": "string", "enum": list(names)})
+
+
+def _spoken(
+    call: Call,
+    offers: Sequence[model_catalog.VoiceOffer | model_catalog.SttEngineOffer],
+    providers: tuple[str, ...],
+) -> Response:
+    provider, language = call.choice("provider", providers), call.query("language")
+    found = [offer for offer in offers if provider in (None, offer.provider)]
+    return _offered([o for o in found if language is None or model_catalog.speaks(o.languages, language)])
 
 
 def _offered(offers: Sequence[model_catalog.Offer]) -> Response:
@@ -246,34 +248,26 @@ async def _schema(made: Callable[[], dict[str, Any]], call: Call) -> Response:
     return Response(_encoded(made), headers=_SCHEMA_HEADERS, media_type=SCHEMA_JSON)
 
 
+async def _file(name: str, media_type: str, _: Call) -> Response:
+    return Response((_PAGES / name).read_bytes(), headers=_SCHEMA_HEADERS, media_type=media_type)
+
+
+async def _page(folder: str, parameter: str, call: Call) -> Response:
+    """Raises LookElsewhere `page_unknown`."""
+    page, pages = call.path(parameter), sorted(each.stem for each in (_PAGES / folder).glob("*.md"))
+    if page not in pages:
+        raise LookElsewhere("page_unknown", f"there is no page {page!r}; {nearest(page, pages)}")
+    return await _file(f"{folder}/{page}.md", MARKDOWN, call)
+
+
 class SchemaRoutes:
     """The JSON Schemas of flow versions, recordings and personas, at addresses that editors may keep, the
     overview for models and the pages that it leads to. They need no key."""
 
-    async def overview(self, call: Call) -> Response:
-        return Response((_PAGES / "llms.txt").read_bytes(), headers=_SCHEMA_HEADERS, media_type=PLAIN)
-
-    async def readme(self, call: Call) -> Response:
-        return Response((_PAGES / "README.md").read_bytes(), headers=_SCHEMA_HEADERS, media_type=MARKDOWN)
-
-    async def page(self, call: Call) -> Response:
-        """Raises LookElsewhere `page_unknown`."""
-        return self._page(call.path("page"), _PAGES / "docs")
-
-    async def decision(self, call: Call) -> Response:
-        """Raises LookElsewhere `page_unknown`."""
-        return self._page(call.path("decision"), _PAGES / "docs" / "decisions")
-
-    def _page(self, page: str, folder: Path) -> Response:
-        pages = {each.stem: each for each in folder.glob("*.md")}
-        if page not in pages:
-            raise LookElsewhere("page_unknown", f"there is no page {page!r}; {nearest(page, sorted(pages))}")
-        return Response(pages[page].read_bytes(), headers=_SCHEMA_HEADERS, media_type=MARKDOWN)
-
     def endpoints(self) -> list[Endpoint]:
         overview = Endpoint(
             "GET /llms.txt",
-            self.overview,
+            partial(_file, "llms.txt", PLAIN),
             "What there is to read about the service, for models",
             str,
             audience="editors",
@@ -283,21 +277,21 @@ class SchemaRoutes:
         readme = replace(
             overview,
             route="GET /README.md",
-            handler=self.readme,
+            handler=partial(_file, "README.md", MARKDOWN),
             summary="What the service is, by example",
             media_types=(MARKDOWN,),
         )
         page = replace(
             readme,
             route="GET /docs/{page}.md",
-            handler=self.page,
+            handler=partial(_page, "docs", "page"),
             summary="A page of the documentation",
             problems=(404,),
         )
         decision = replace(
             page,
             route="GET /docs/decisions/{decision}.md",
-            handler=self.decision,
+            handler=partial(_page, "docs/decisions", "decision"),
             summary="What was decided, and against what",
         )
         return [overview, readme, page, decision, *self._schemas()]

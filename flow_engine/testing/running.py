@@ -5,8 +5,8 @@ fails its scenario unless the expectations right after it take note of that. The
 its scenario.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
@@ -150,8 +150,7 @@ class Player:
                     human = step.human_task
                     report = HumanReport(human.outcome, human.reason, human.text)
                     answer = await stage.conversations.human_task(stage.conversation, self.contact_id, report)
-                    refused = _reply(answer) if "result" in _reply(answer) else None
-                    outcome = replace(await self.done(kind, answer), refusal=refused)
+                    outcome = await self.done(kind, answer)
                 case format.EndContact():
                     outcome = await self.end(step.end_contact)
                 case format.Wait():
@@ -175,20 +174,21 @@ class Player:
         answer = await self.stage.conversations.new_contact(
             self.stage.conversation, contact, VersionChoice(flow.version_id)
         )
-        reply = _reply(answer)
-        begun = flow.task_named(reply["advanced"]["from"]) if "advanced" in reply else None
-        self.contact_id, self.task_id = contact.contact_id, reply["taskId"] if begun is None else begun.id
+        self.contact_id, self.task_id = contact.contact_id, self.asked_for(_reply(answer))
         self.entered.add(self.task_id)
         return await self.done("contact", answer)
 
     async def change_task(self, name: str) -> Outcome:
         answer = await self.stage.conversations.change_task(self.stage.conversation, self.contact_id, name)
         reply = _reply(answer)
-        if not reply["result"]:
-            return replace(await self.done("change_task", answer), refusal=reply)
-        asked = self.stage.flow.task_named(reply["advanced"]["from"]) if "advanced" in reply else None
-        self.enter(reply["taskId"] if asked is None else asked.id)
+        if reply["result"]:
+            self.enter(self.asked_for(reply))
         return await self.done("change_task", answer)
+
+    def asked_for(self, reply: Mapping[str, Any]) -> str:
+        """The id of the task that was entered first: the conversation may have gone on from it by itself."""
+        asked = self.stage.flow.task_named(reply["advanced"]["from"]) if "advanced" in reply else None
+        return reply["taskId"] if asked is None else asked.id
 
     async def run_tool(self, body: format.ToolBody) -> Outcome:
         """Store what the tool's mapping finds in its result, as an agent does. Raises LookElsewhere
@@ -232,7 +232,8 @@ class Player:
         """Of an action that was answered; tasks that the conversation passed by itself count as entered."""
         reply = _reply(answer)
         advanced = await self.moved() if "advanced" in reply else None
-        return Outcome(kind=kind, command=reply.get("command"), advanced=advanced)
+        refusal = reply if reply.get("result") is False else None
+        return Outcome(kind=kind, command=reply.get("command"), advanced=advanced, refusal=refusal)
 
     async def read(self, kind: str, answer: format.ModelAnswer | None) -> Outcome:
         self.stage.clock.advance(READING_S)

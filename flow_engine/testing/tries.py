@@ -357,14 +357,13 @@ def command_of(
         )
     if command != SET:
         return None
-    named = [spec for spec in flow.variables if any(_starts(rest, name) for name in (spec.id, spec.name))]
+    named = {name: spec for spec in flow.variables for name in (spec.id, spec.name) if _starts(rest, name)}
     if not named:
         known = ", ".join(spec.name for spec in flow.variables) or "none"
         raise _not_a_command(f"accepted is {SET} VARIABLE VALUE; the variables are: {known}")
-    spec = max(named, key=lambda each: max(len(n) for n in (each.id, each.name) if _starts(rest, n)))
-    name = max((n for n in (spec.id, spec.name) if _starts(rest, n)), key=len)
-    value = value_for(spec, rest[len(name) :].strip())
-    entry = format.MemoryEntryBody.model_validate({"varId": spec.id, "value": value})
+    name = max(named, key=len)
+    value = value_for(named[name], rest[len(name) :].strip())
+    entry = format.MemoryEntryBody.model_validate({"varId": named[name].id, "value": value})
     return format.Remember.model_construct(memory=(entry,))
 
 
