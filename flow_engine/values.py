@@ -195,11 +195,11 @@ def canonical(
     return kept
 
 
-def listed(items: Iterable[object]) -> str:
-    """The alternatives of a message: `'a', 'b'`, cut after twenty with the count of the rest. One line."""
+def listed(items: Iterable[object], most: int = _LISTED) -> str:
+    """The alternatives of a message: `'a', 'b'`, cut after `most` with the count of the rest. One line."""
     every = [repr(item) for item in items]
-    rest = len(every) - _LISTED
-    return ", ".join(every[:_LISTED]) + (f" and {rest} more" if rest > 0 else "") if every else "none"
+    rest = len(every) - most
+    return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "") if every else "none"
 
 
 def whole_number_in(text: str) -> int | None:

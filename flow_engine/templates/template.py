@@ -22,6 +22,7 @@ from flow_engine.templates.names import (
     suspicions_in_prose,
 )
 from flow_engine.templates.values import Absent, elements, text, truth
+from flow_engine.values import listed
 
 _TAGS = ("{{", "{%", "{#")
 _CACHED_CHARACTERS = 1_000_000
@@ -324,11 +325,7 @@ def lint_template(
     template = _cache.get(source)
     known = frozenset(known_variables)
     missing = [use for use in template.uses if use.key not in known]
-    listed = ""
-    if missing:
-        more = len(known) - _NAMES_IN_A_MESSAGE
-        shown = ", ".join(map(repr, sorted(known)[:_NAMES_IN_A_MESSAGE])) or "none"
-        listed = f"there are {shown}" + (f" and {more} more" if more > 0 else "")
+    there = f"there are {listed(sorted(known), _NAMES_IN_A_MESSAGE)}" if missing else ""
     problems = [
         *(
             replace(each, message=each.message + spaced_name(source, known.__contains__))
@@ -346,7 +343,7 @@ def lint_template(
             parsing.Problem(
                 use.line,
                 parsing.UNKNOWN_NAME,
-                f"{use.label}: no variable {use.key!r}; {_divided(use, known, source) or listed}",
+                f"{use.label}: no variable {use.key!r}; {_divided(use, known, source) or there}",
             )
             for use in missing
         ),
