@@ -21,7 +21,7 @@ from flow_engine.documents import AudioMediaConfigPreset, FlowVersion
 from flow_engine.documents.findings import nearest
 from flow_engine.documents.json_schema import SCHEMA_VERSION, version_schema
 from flow_engine.errors import LookElsewhere
-from flow_engine.ports.designer_help import DescriptionDraft, DiagramRenderer, TextRewriter
+from flow_engine.ports.designer_help import DiagramRenderer
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.testing.simulation import persona_schema
 from flow_engine.use_cases import model_catalog
@@ -70,7 +70,10 @@ _LANGUAGE = Parameter("language", "Only what speaks this BCP 47 tag, or this lan
 
 class HelperRoutes:
     def __init__(
-        self, catalog: model_catalog.ModelCatalog, prompts: SystemPrompts, rewriter: TextRewriter
+        self,
+        catalog: model_catalog.ModelCatalog,
+        prompts: SystemPrompts,
+        rewriter: model_catalog.ModelRewriter,
     ) -> None:
         self._catalog = catalog
         self._prompts = prompts
@@ -110,7 +113,7 @@ class HelperRoutes:
 
     async def improve_description(self, call: Call) -> Response:
         body = call.parse(_IMPROVE)
-        draft = DescriptionDraft(body.description, body.task_name, body.language)
+        draft = model_catalog.DescriptionDraft(body.description, body.task_name, body.language)
         return json_response(ImprovedDescription(description=await self._rewriter.entry_rule(draft)))
 
     def endpoints(self) -> list[Endpoint]:

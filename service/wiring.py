@@ -50,7 +50,6 @@ from api.tries import TryRoutes
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.clock import Clock, SystemClock
-from flow_engine.ports.designer_help import UnconfiguredRewriter
 from flow_engine.ports.flow_store import FlowStore, VersionStore
 from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.ports.operations import ProcessKind
@@ -409,7 +408,6 @@ def _application(
 ) -> Callable[..., FastAPI]:
     memory, model = dependencies.memory, dependencies.model
     conversations, dialogue = agents
-    rewriter = UnconfiguredRewriter() if isinstance(model, NoModel) else ModelRewriter(model)
     release, scrape = version("flow-engine"), dependencies.scrape or doors.metrics.scrape
     probes = {"memory": memory.ready, "flows": dependencies.database.connection.ready}
     stores = OperationsStores(memory.operations, RedisDeadLetters(memory.driver), memory.listing)
@@ -421,7 +419,7 @@ def _application(
         MigrationRoutes(Migrations(transactor, memory.index)),
         AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),
         DiagramRoutes(designing.flows, Graphviz()),
-        HelperRoutes(load_model_catalog(), prompts, rewriter),
+        HelperRoutes(load_model_catalog(), prompts, ModelRewriter(model)),
         SchemaRoutes(),
         OperationsRoutes(Operations(stores, dependencies.clock, price), probes, scrape, release),
         KeyRoutes(),

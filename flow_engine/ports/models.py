@@ -119,6 +119,7 @@ class ModelFailed(Exception):
     def __init__(self, reason: FailureReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason: FailureReason = reason
+        self.detail = detail
 
 
 class LanguageModel(Protocol):

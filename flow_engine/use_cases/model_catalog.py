@@ -2,13 +2,13 @@
 nothing, and descriptions of tasks that a model rewrites into rules for entering them.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from flow_engine.errors import CallTheOperator, RetryLater
-from flow_engine.ports.designer_help import DescriptionDraft
 from flow_engine.ports.models import LanguageModel, LLMRequest, ModelFailed, ask, instruction
 from flow_engine.vocabulary import Channel
 
@@ -95,9 +95,19 @@ that decision.
 Answer with the rule alone."""
 
 
+@dataclass(frozen=True, slots=True)
+class DescriptionDraft:
+    """A task's description as its designer wrote it. `language` is a BCP 47 tag, None for the text's own."""
+
+    description: str
+    task_name: str | None
+    language: str | None
+
+
 class ModelRewriter:
-    """Implements `TextRewriter` with answers of at most 300 tokens. Raises CallTheOperator
-    `model_not_configured`, and RetryLater `model_unavailable` after any other failure: in 5 seconds."""
+    """Rewrites a description into a rule that says when the task is to be entered, of at most 300 tokens.
+    Raises CallTheOperator `model_not_configured`, and RetryLater `model_unavailable` after any other failure:
+    in 5 seconds."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -115,6 +125,7 @@ class ModelRewriter:
             answer = await ask(self._model, request)
         except ModelFailed as failure:
             if failure.reason == "not_configured":
-                raise CallTheOperator("model_not_configured", str(failure)) from failure
+                told = f"descriptions are rewritten by a model, and none is configured: {failure.detail}"
+                raise CallTheOperator("model_not_configured", told) from failure
             raise RetryLater("model_unavailable", str(failure), after_seconds=5) from failure
         return " ".join(answer.text.split())

@@ -14,9 +14,8 @@ from adapters.models.factory import NamedModels, build_model
 from adapters.models.fake_openai import FakeOpenAI, Received, Status
 from adapters.models.scripted import Answers, Fails, Says, ScriptedModel
 from flow_engine.errors import CallTheOperator, RetryLater
-from flow_engine.ports.designer_help import DescriptionDraft
 from flow_engine.ports.models import LLMRequest, ModelFailed, NoModel, ask
-from flow_engine.use_cases.model_catalog import ModelRewriter
+from flow_engine.use_cases.model_catalog import DescriptionDraft, ModelRewriter
 from service.settings import Settings as ServiceSettings
 from service.wiring import build_service
 from tests.adapters.models.model_worlds import SCHEMA, FixedClock, RecentCalls, call, environment
