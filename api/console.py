@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from api.auth import ALL_SCOPES, Scope
 from api.endpoints import Call, Endpoint, json_response
+from api.streams import weights_of
 
 BUILT = Path(__file__).parent / "console_dist"
 BUILDING = BUILT.with_name("console_dist.building")
@@ -105,21 +106,13 @@ def console_routes(built: Path = BUILT, building: Path = BUILDING) -> list[Route
 
 def _file(path: Path, asked: Headers, cached: str) -> Response:
     headers = {**_SAFE, "Cache-Control": cached, "Vary": "Accept-Encoding"}
+    weights = weights_of(asked.get("accept-encoding", ""))
     for encoding, ending in _ENCODINGS.items():
         packed = path.with_name(path.name + ending)
-        if _takes(asked.get("accept-encoding", ""), encoding) and packed.is_file():
+        if weights.get(encoding) and packed.is_file():
             headers["Content-Encoding"] = encoding
             return FileResponse(packed, headers=headers, media_type=_KINDS[path.suffix])
     return FileResponse(path, headers=headers, media_type=_KINDS[path.suffix])
-
-
-def _takes(accepted: str, encoding: str) -> bool:
-    """Of an `Accept-Encoding`: names with weights, of which 0 is a refusal."""
-    for each in accepted.split(","):
-        name, _, weight = each.replace(" ", "").partition(";q=")
-        if name == encoding:
-            return weight.strip("0.") != "" or weight == ""
-    return False
 
 
 def _waiting_page(building: Path) -> str:

@@ -8,7 +8,7 @@ seconds keeps proxies from cutting a quiet stream. The last event is `end`, its 
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractContextManager, aclosing
 from typing import Any
 
@@ -31,16 +31,22 @@ _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"
 log: Any = structlog.get_logger("flow_engine.http")
 
 
-def prefers_events(accept: str) -> bool:
-    """Whether an `Accept` asks for events, and for JSON no more than for them; a weight of 0 is a refusal
-    (RFC 9110)."""
-    weights = {EVENT_STREAM: 0.0, "application/json": 0.0}
-    for each in accept.lower().replace(" ", "").split(","):
+def weights_of(accepted: str) -> Mapping[str, float]:
+    """What an `Accept` or an `Accept-Encoding` names, in lower case, each with its weight from 0, which is a
+    refusal, to 1 (RFC 9110)."""
+    found: dict[str, float] = {}
+    for each in accepted.lower().replace(" ", "").split(","):
         name, *parameters = each.split(";")
         told = next((part[2:] for part in parameters if part.startswith("q=")), "1")
-        if name in weights:
-            weights[name] = float(told) if _WEIGHT.fullmatch(told) else 1.0
-    return weights[EVENT_STREAM] > 0 and weights[EVENT_STREAM] >= weights["application/json"]
+        found[name] = float(told) if _WEIGHT.fullmatch(told) else 1.0
+    return found
+
+
+def prefers_events(accept: str) -> bool:
+    """Whether an `Accept` asks for events, and for JSON no more than for them."""
+    weights = weights_of(accept)
+    events = weights.get(EVENT_STREAM, 0.0)
+    return events > 0 and events >= weights.get("application/json", 0.0)
 
 
 def _events(part: Followed | ListFollowed) -> bytes:

@@ -53,12 +53,11 @@ _JAVASCRIPT_METHODS = {
 _JAVASCRIPT_WORDS = {"null": "none", "undefined": "none, or the test is defined"}
 
 
-def _nothing(_: Frame) -> object:
-    return values.NOTHING
-
-
 def _always(fixed: object) -> Expression:
     return lambda _: fixed
+
+
+_nothing = _always(values.NOTHING)
 
 
 def _absent(root: str, label: str) -> object:

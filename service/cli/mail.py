@@ -1,10 +1,9 @@
 """`flow-engine mail`: mailboxes that work."""
 
 import asyncio
-from collections.abc import Coroutine
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 import typer
@@ -134,9 +133,8 @@ def reject(run_id: RUN) -> None:
 
 
 def _decide(run_id: str, decision: Decision) -> None:
-    decided: Coroutine[Any, Any, object] = late.mail_serve.decide(run_id, decision)
     try:
-        asyncio.run(decided)
+        asyncio.run(late.mail_serve.decide(run_id, decision))
     except ReloadAndDecide as refused:
         typer.echo(f"flow-engine: {refused.detail}", err=True)
         raise typer.Exit(1) from None
