@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from api.bodies import Body, Id
 from api.endpoints import Call, Endpoint, Parameter, for_designers, json_response
-from flow_engine.use_cases.migrations import MigrationOrder, Migrations
+from flow_engine.use_cases.migrations import MigrationOrder, MigrationRow, Migrations
 
 AT_MOST = 1_000
 
@@ -21,18 +21,6 @@ class Migrate(Body):
     to_version_id: Id
     mapping: Mapping[str, str] = Field(default_factory=dict[str, str])
     limit: Annotated[int, Field(ge=1, le=AT_MOST)] = AT_MOST
-
-
-class MigrationRow(TypedDict):
-    """`verdict` is `keep`, `map` or `cannot`; `migrated` tells whether the conversation has moved."""
-
-    conversationId: str
-    verdict: str
-    fromTask: str | None
-    toTask: str | None
-    reason: str | None
-    migrated: bool
-    revision: int | None
 
 
 class MigrationReply(TypedDict):
@@ -58,26 +46,17 @@ class MigrationRoutes:
         dry_run = call.flag("dryRun", default=True)
         order = MigrationOrder(body.from_version_id, body.to_version_id, body.mapping, dry_run, body.limit)
         report = await self._migrations.migrate(call.tenant_id, call.path("flow_id"), order)
-        counts = {fate: sum(row.fate == fate for row in report.rows) for fate in ("keep", "map", "cannot")}
-        counts["migrated"] = sum(row.done for row in report.rows)
+        counts = {
+            fate: sum(row["verdict"] == fate for row in report.rows) for fate in ("keep", "map", "cannot")
+        }
+        counts["migrated"] = sum(row["migrated"] for row in report.rows)
         return json_response(
             MigrationReply(
                 dryRun=dry_run,
                 fromVersionId=order.from_version_id,
                 toVersionId=order.to_version_id,
                 counts=counts,
-                conversations=[
-                    MigrationRow(
-                        conversationId=row.conversation_id,
-                        verdict=row.fate,
-                        fromTask=row.from_task,
-                        toTask=row.to_task,
-                        reason=row.reason,
-                        migrated=row.done,
-                        revision=row.revision,
-                    )
-                    for row in report.rows
-                ],
+                conversations=report.rows,
                 more=report.more,
             )
         )

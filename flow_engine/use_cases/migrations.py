@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from msgspec.structs import replace
+from typing_extensions import TypedDict
 
 from flow_engine import errors
 from flow_engine.ports.dialogue import ConversationIndex, ConversationRef
@@ -45,17 +46,15 @@ class MigrationVerdict:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Migrated:
-    """A row of the report. `done`: the conversation is on the new version now. Of one that cannot be read
-    neither its task nor its revision is known."""
+class MigrationRow(TypedDict):
+    """`verdict` is `keep`, `map` or `cannot`; `migrated` tells whether the conversation has moved."""
 
-    conversation_id: str
-    fate: Fate
-    from_task: str | None
-    to_task: str | None
+    conversationId: str
+    verdict: str
+    fromTask: str | None
+    toTask: str | None
     reason: str | None
-    done: bool
+    migrated: bool
     revision: int | None
 
 
@@ -72,9 +71,10 @@ class MigrationOrder:
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport:
-    """`more`: there are further conversations that may move; the same order again goes on with them."""
+    """`more`: there are further conversations that may move; the same order again goes on with them. Of one
+    that cannot be read neither its task nor its revision is known."""
 
-    rows: Sequence[Migrated]
+    rows: Sequence[MigrationRow]
     more: bool
 
 
@@ -151,7 +151,7 @@ class Migrations:
             finding = errors.Finding("/toVersionId", "same_version", message)
             raise errors.CorrectTheInput("body_invalid", message, [finding])
         mapping = mapping_by_id(order.mapping, old, new)
-        rows: list[Migrated] = []
+        rows: list[MigrationRow] = []
         moved = 0
         async for conversation_id in self._index.on_version(tenant_id, old.version_id):
             if moved == order.at_most:
@@ -159,10 +159,10 @@ class Migrations:
             row = await self._one(
                 ConversationRef(tenant_id, conversation_id), old, new, mapping, order.dry_run
             )
-            if row is None or (row.fate == "cannot" and len(rows) - moved >= ROWS_THAT_STAY):
+            if row is None or (row["verdict"] == "cannot" and len(rows) - moved >= ROWS_THAT_STAY):
                 continue
             rows.append(row)
-            moved += row.fate != "cannot"
+            moved += row["verdict"] != "cannot"
         return MigrationReport(rows, more=False)
 
     async def _one(
@@ -172,10 +172,10 @@ class Migrations:
         new: CompiledFlow,
         mapping: Mapping[str, str],
         dry_run: bool,
-    ) -> Migrated | None:
+    ) -> MigrationRow | None:
         """None for a conversation that is not live on the old version any more."""
 
-        async def decide(loaded: LoadedConversation) -> Decision[Migrated | None]:
+        async def decide(loaded: LoadedConversation) -> Decision[MigrationRow | None]:
             session = loaded.session
             if session is None or session.closed or session.version_id != old.version_id:
                 return Decision(None)
@@ -200,17 +200,25 @@ class Migrations:
             return (await self._transactor.apply(conversation, decide)).result
         except (errors.ReloadAndDecide, errors.CallTheOperator, errors.CorrectTheInput) as problem:
             reason = f"{problem.code}: {problem.detail}"
-            return Migrated(conversation.conversation_id, "cannot", None, None, reason, False, None)
+            return MigrationRow(
+                conversationId=conversation.conversation_id,
+                verdict="cannot",
+                fromTask=None,
+                toTask=None,
+                reason=reason,
+                migrated=False,
+                revision=None,
+            )
 
 
-def _row(conversation: ConversationRef, verdict: MigrationVerdict, done: bool, revision: int) -> Migrated:
-    return Migrated(
-        conversation_id=conversation.conversation_id,
-        fate=verdict.fate,
-        from_task=verdict.from_task.name,
-        to_task=None if verdict.to_task is None else verdict.to_task.name,
+def _row(conversation: ConversationRef, verdict: MigrationVerdict, done: bool, revision: int) -> MigrationRow:
+    return MigrationRow(
+        conversationId=conversation.conversation_id,
+        verdict=verdict.fate,
+        fromTask=verdict.from_task.name,
+        toTask=None if verdict.to_task is None else verdict.to_task.name,
         reason=verdict.reason,
-        done=done,
+        migrated=done,
         revision=revision,
     )
 
