@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -346,6 +347,7 @@ def test_a_redis_asked_with_tls_that_speaks_none_and_the_reverse_is_told_with_th
             threading.Thread(target=_reset, args=(server,), daemon=True).start()
         monkeypatch.setenv("FLOW_ENGINE_REDIS_URL", f"{asked}://127.0.0.1:{server.getsockname()[1]}/0")
         code, _, err = run("jobs", "dead")
+    gc.collect()
     assert code == UNREADABLE
     assert err.splitlines()[1].endswith(f", its URL begins with {meant}://")
 

@@ -310,7 +310,7 @@ async def test_a_store_that_is_away_is_logged_once_with_why_and_so_is_its_return
         raise AssertionError("no run is there")
 
     metrics = MailMetrics(CollectorRegistry())
-    worker, stopping = RunWorker(store, nothing, WorkTuning(poll_s=0.01), metrics), asyncio.Event()
+    worker, stopping = RunWorker(store, nothing, WorkTuning(poll_s=0.01), metrics, ()), asyncio.Event()
     with capture_logs() as logs:
         working = asyncio.create_task(worker.work(stopping))
         for _ in range(6):

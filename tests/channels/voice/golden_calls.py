@@ -56,7 +56,7 @@ class Golden:
         def open_for(
             outbound: OutboundSender, wall: Callable[[], datetime], clock: Callable[[], float]
         ) -> OpenCall:
-            return open_call_of(loaded.config, installed_builders(wall), outbound, wall)
+            return open_call_of(loaded.config, outbound, wall)
 
         entries = read_recording(self.events.read_bytes(), TwilioStreams())
         done = replay(entries, open_for, loaded.config.settings(), TwilioStreams()).done
