@@ -71,7 +71,7 @@ async def test_a_stream_that_is_not_taken_ends_with_its_connection(
             yield Followed([cast("Any", {"seq": 1, "text": "x" * 1024 * 1024})])
 
     async def endless(scope: Any, receive: Any, send: Any) -> None:
-        await streams.EventStream(entries(), nullcontext(), streams.journal_events)(scope, receive, send)
+        await streams.EventStream(entries(), nullcontext())(scope, receive, send)
 
     listening = listen("127.0.0.1", 0)
     server = uvicorn.Server(running.server_config(cast("Any", endless)))
