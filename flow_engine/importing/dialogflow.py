@@ -309,7 +309,7 @@ class _Import:
                         self._draft.changed((*at, "condition"), f"the model judges {route.condition!r}")
             target = self._target(flow, route, at)
             if not target and route.trigger_fulfillment.hands_over:
-                target = self._person(source)
+                target = self._person(flow.display_name if again else source)
             if not again:
                 self._fulfilled(source, target, route, _told(words, when, route), (*at, "triggerFulfillment"))
             if target and target != source:

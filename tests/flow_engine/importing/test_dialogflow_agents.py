@@ -203,6 +203,15 @@ class TestEnds:
         assert "One moment." in found.tasks[person]["prompt"]
         assert found.tasks[person]["description"] == "Enter when: the user means 'person'."
 
+    def test_a_flow_s_handover_is_one_task_for_all_of_its_pages(self) -> None:
+        over = said(text("One moment."), {"liveAgentHandoff": {}})
+        routes = [{"intent": "person", "triggerFulfillment": over}, {"condition": "true", "targetPage": "p"}]
+        found = agent(flow("f", {"displayName": "p"}, transitionRoutes=routes))
+        person, page = found.tasks["f"]["connectedTasks"]
+        assert (found.tasks[person]["type"], page) == ("HUM", "f.p")
+        assert found.tasks["f.p"]["connectedTasks"] == [person]
+        assert len(found.tasks) == 3
+
 
 def test_a_page_called_as_a_flow_has_a_name_of_its_own() -> None:
     found = agent(flow("f", {"displayName": "Pay"}), flow("pay"))
