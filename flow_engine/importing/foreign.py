@@ -86,7 +86,7 @@ def unread(
         value: object = getattr(part, name)
         alias = type(part).model_fields[name].alias or name
         yield from _unread_in(value, (*place, alias), known)
-    for name in (part.model_extra or {}).keys() - known:
+    for name in (each for each in part.model_extra or {} if each not in known):
         yield Remark(pointer=pointer(*place, name), kept="dropped", message=f"{name!r} has no counterpart")
 
 

@@ -144,7 +144,7 @@ def from_retell(raw: JsonValue) -> drafts.ImportedDraft:
     `conversationFlow`. Raises CorrectTheInput `original_invalid`."""
     draft, place = drafts.Draft(), ()
     if isinstance(raw, dict) and isinstance(inner := raw.get("conversationFlow"), dict):
-        for name in raw.keys() - {"conversationFlow"}:
+        for name in (each for each in raw if each != "conversationFlow"):
             draft.dropped((name,), f"{name!r} is a setting of the agent, not of its flow")
         if isinstance(language := raw.get("language"), str):
             draft.language = language

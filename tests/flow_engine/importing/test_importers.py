@@ -44,6 +44,15 @@ def test_every_remark_points_into_the_original_and_none_is_made_twice(name: str)
     assert [pointer for pointer, _ in rows if not pointed_at(raw, pointer)] == []
 
 
+def test_what_nothing_reads_is_told_in_the_order_of_the_original() -> None:
+    unknown = dict.fromkeys(["g", "c", "e", "a", "f", "b", "d"], 1)
+    for raw in ({"conversationFlow": known()["retell"][1], **unknown}, {**known()["retell"][1], **unknown}):
+        remarks = IMPORTERS["retell"](raw).remarks
+        assert [each["pointer"] for each in remarks if each["pointer"][1:] in unknown] == [
+            f"/{name}" for name in unknown
+        ]
+
+
 class TestRetell:
     def test_what_decides_or_collects_is_no_task(self) -> None:
         found = imported("retell")
