@@ -61,7 +61,7 @@ _KEPT_ASIDE: Final = frozenset(
     }
 )
 _EXAMPLES: Final = 3
-_Placed: TypeAlias = "tuple[Route, tuple[str | int, ...]]"
+_Placed: TypeAlias = "tuple[Route, foreign.Place]"
 _RoutesOfTask: TypeAlias = (
     "tuple[AgentFlow, str, tuple[Parameter, ...], Sequence[_Placed], Sequence[_Placed]]"
 )
@@ -175,7 +175,7 @@ class _Import:
             place = "entityTypes", self._package.entity_types.index(own), "entities"
             self._draft.dropped(place, "synonyms: the model knows what is meant")
 
-    def _page(self, flow: AgentFlow, page: Page, place: tuple[str | int, ...]) -> None:
+    def _page(self, flow: AgentFlow, page: Page, place: foreign.Place) -> None:
         draft = self._draft
         task = draft.task(_task_id(flow, page), page.display_name)
         self._say(task, page.entry_fulfillment, "", (*place, "entryFulfillment"))
@@ -189,9 +189,7 @@ class _Import:
             self._do(task, asked, f"you ask for {parameter.display_name}", at)
             self._functions(spoken, at)
 
-    def _say(
-        self, task: elements.TaskDraft, said: Fulfillment, when: str, place: tuple[str | int, ...]
-    ) -> None:
+    def _say(self, task: elements.TaskDraft, said: Fulfillment, when: str, place: foreign.Place) -> None:
         """What is said and called in a task; `when` is the only case in which it is, in words."""
         language, before = self._draft.language, f"When {when}, say" if when else "Say"
         if spoken := said.spoken(language):
@@ -202,13 +200,11 @@ class _Import:
         self._functions(" ".join([spoken, *(words for _, words in said.by_case(language))]), place)
         self._do(task, said, when, place)
 
-    def _functions(self, spoken: str, place: tuple[str | int, ...]) -> None:
+    def _functions(self, spoken: str, place: foreign.Place) -> None:
         if "$sys.func." in spoken:
             self._draft.changed(place, "functions in texts: the model makes of them what they say")
 
-    def _do(
-        self, task: elements.TaskDraft, said: Fulfillment, when: str, place: tuple[str | int, ...]
-    ) -> None:
+    def _do(self, task: elements.TaskDraft, said: Fulfillment, when: str, place: foreign.Place) -> None:
         if said.webhook:
             name = re.sub(r"\W+", "_", said.tag or last_part(said.webhook))
             self._draft.tool(task, name, f"What the webhook {last_part(said.webhook)} does.")
@@ -225,7 +221,7 @@ class _Import:
         task: elements.TaskDraft,
         given: Sequence[SetParameter],
         when: str,
-        place: tuple[str | int, ...],
+        place: foreign.Place,
     ) -> None:
         """Tells the model what the agent sets, as far as anything reads it."""
         if read := [each for each in given if each.parameter in self._named]:
@@ -239,7 +235,7 @@ class _Import:
             self._draft.dropped(place, f"no text and no condition reads {', '.join(dict.fromkeys(unread))}")
 
     def _routes_of(
-        self, number: int, flow: AgentFlow, part: AgentFlow | Page, place: tuple[str | int, ...]
+        self, number: int, flow: AgentFlow, part: AgentFlow | Page, place: foreign.Place
     ) -> Sequence[_Placed]:
         """The routes of a flow or page with their places: its own, those of the groups that it names, of its
         flow or of the agent, and handlers of events that lead on."""
@@ -267,7 +263,7 @@ class _Import:
             ]
         return found
 
-    def _handlers(self, handlers: Sequence[Route], place: tuple[str | int, ...]) -> Sequence[_Placed]:
+    def _handlers(self, handlers: Sequence[Route], place: foreign.Place) -> Sequence[_Placed]:
         """Those that lead on. What the others say is the model's own."""
         leading = [
             (each, (*place, n))
@@ -318,9 +314,7 @@ class _Import:
             elif not target and _symbol(route.target_page).startswith("END_"):
                 self._end(flow, source, route, (when or "", words), at)
 
-    def _fulfilled(
-        self, source: str, target: str, route: Route, words: str, place: tuple[str | int, ...]
-    ) -> None:
+    def _fulfilled(self, source: str, target: str, route: Route, words: str, place: foreign.Place) -> None:
         """What is said and done on a route: in the task that it leads to, else in its own."""
         if target:
             name = self._draft.tasks[source].name
@@ -335,7 +329,7 @@ class _Import:
         source: str,
         route: Route,
         condition: tuple[str, str],
-        place: tuple[str | int, ...],
+        place: foreign.Place,
     ) -> None:
         """An end of the flow leads back to where the flow was entered from; without such a task, as any other
         end, it is the conversation's. `condition`: in the engine's language, and in words."""
@@ -357,7 +351,7 @@ class _Import:
             self._draft.task(key, f"{self._draft.tasks[source].name}: person")
         return key
 
-    def _target(self, flow: AgentFlow, route: Route, place: tuple[str | int, ...]) -> str:
+    def _target(self, flow: AgentFlow, route: Route, place: foreign.Place) -> str:
         """The task that a route leads to, `""` where it stays or ends."""
         page, into = last_part(route.target_page), last_part(route.target_flow)
         if playbook := self._playbooks.get(last_part(route.target_playbook)):

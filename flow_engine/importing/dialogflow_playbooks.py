@@ -15,6 +15,7 @@ from flow_engine.importing.dialogflow_package import (
     last_part,
 )
 from flow_engine.importing.drafts import Draft
+from flow_engine.importing.foreign import Place
 
 _REFERENCE: Final = re.compile(r"\$\{(PLAYBOOK|FLOW|TOOL):\s*([^{}]+?)\s*\}")
 
@@ -41,7 +42,7 @@ def _fill(
     playbook: Playbook,
     tasks: Mapping[tuple[str, str], str],
     tools: Mapping[str, PlaybookTool],
-    place: tuple[str | int, ...],
+    place: Place,
 ) -> None:
     source = task_of_playbook(playbook)
     task = draft.tasks[source]

@@ -5,7 +5,7 @@ phone and chat, one contact a conversation, the presets of the media settings.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast
 
@@ -21,8 +21,8 @@ from flow_engine.conditions.review import Names, problems_of
 from flow_engine.documents.findings import quoted
 from flow_engine.documents.references import normalise_name
 from flow_engine.errors import CorrectTheInput, Finding, pointer
-from flow_engine.importing.elements import Alternative, TaskDraft, WayDraft, identifier, plain_text
-from flow_engine.importing.foreign import Remark
+from flow_engine.importing.elements import Alternative, TaskDraft, WayDraft, identifier, numbered, plain_text
+from flow_engine.importing.foreign import Place, Remark
 from flow_engine.values import VariableIndex, VariableSpec
 from flow_engine.vocabulary import VariableType
 
@@ -80,13 +80,12 @@ class Draft:
     global_tasks: list[str] = field(default_factory=list[str])
     settled: set[str] = field(default_factory=set[str])
     """What the original gives values to by itself: a model is told them, no condition sees them."""
-    ids: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     remarks: list[Remark] = field(default_factory=list[Remark])
 
-    def changed(self, place: Sequence[str | int], message: str) -> None:
+    def changed(self, place: Place, message: str) -> None:
         self.remarks.append(Remark(pointer=pointer(*place), kept="changed", message=message))
 
-    def dropped(self, place: Sequence[str | int], message: str) -> None:
+    def dropped(self, place: Place, message: str) -> None:
         self.remarks.append(Remark(pointer=pointer(*place), kept="dropped", message=message))
 
     def task(self, task_id: str, name: str) -> TaskDraft:
@@ -94,13 +93,12 @@ class Draft:
         number."""
         taken = {normalise_name(each) for task in self.tasks.values() for each in (task.name, task.id)}
         plain = " ".join((name or task_id).split())[:120] or "unnamed"
-        unique, number = plain, 2
-        while normalise_name(unique) in taken:
-            unique, number = f"{plain} {number}", number + 1
-        self.tasks[task_id] = made = TaskDraft(self._free_id("task", task_id), unique)
+        unique = next(each for each in numbered(plain, " ") if normalise_name(each) not in taken)
+        ids = {each.id for each in self.tasks.values()}
+        self.tasks[task_id] = made = TaskDraft(self._free_id("task", task_id, ids), unique)
         return made
 
-    def begin(self, name: str, what: str, place: Sequence[str | int]) -> None:
+    def begin(self, name: str, what: str, place: Place) -> None:
         """The flow begins in that task: `what` the original calls it, at `place`. Where it is none of those
         that are there by now, the first of them takes its place."""
         self.first_task = name
@@ -123,7 +121,8 @@ class Draft:
             members = [each for each in dict.fromkeys(members) if each != ""]
             if kind == "enum" and not members:
                 kind = "string"
-            var_id = self._free_id("variable", name) if known is None else known["_id"]
+            ids = {str(each["_id"]) for each in self.variables.values()}
+            var_id = self._free_id("variable", name, ids) if known is None else known["_id"]
             shape: dict[str, object] = {
                 "_id": var_id,
                 "name": var_id,
@@ -144,8 +143,8 @@ class Draft:
         name: str,
         description: str,
         *,
-        server: str = TOOLS,
-        url: str = _TOOLS_URL,
+        server: str = "",
+        url: str = "",
         results: Mapping[str, str] | None = None,
     ) -> None:
         """Lets the task's model call a tool; of a server without an address it is one of `TOOLS`. `results`:
@@ -156,6 +155,13 @@ class Draft:
         mapping = {self._id_of(variable): path for variable, path in (results or {}).items()}
         task.tools.setdefault(server, {})[name] = mapping
 
+    def settle(self, values: Iterable[tuple[str, object]], place: Place, when: str = "") -> str:
+        """A line for what the original sets by itself. `when` is the only case in which it does, in words."""
+        told = "nothing sets a variable but the user's words and tools: the model is told the values"
+        self.changed(place, told)
+        take = f"When {when}, take" if when else "Take"
+        return f"{take} as settled: {', '.join(f'{name} is {value}' for name, value in values)}."
+
     def way(
         self,
         source: str,
@@ -164,15 +170,15 @@ class Draft:
         when: str = "",
         reason: str = "",
         automatic: bool = False,
-        place: Sequence[str | int] = (),
+        place: Place = (),
     ) -> None:
         """A connection. `when` is a condition of the engine's language, `reason` says in words what has to be
-        true beside it, or what it says. `automatic`: as soon as the condition holds."""
+        true beside it, or what it says. `automatic`: as soon as a condition without a reason holds."""
         if source == target:
             return
         way = self.tasks[source].ways.setdefault(target, WayDraft())
         way.alternatives.append(Alternative(when, reason, place))
-        way.automatic |= automatic
+        way.automatic |= automatic and bool(when) and not reason
 
     def text(self, original: str) -> str:
         """A prompt with its `{{ name }}` placeholders as the engine writes them: a variable's value, else
@@ -210,13 +216,10 @@ class Draft:
         known = self.variables.get(name)
         return identifier(name) if known is None else str(known["_id"])
 
-    def _free_id(self, kind: Literal["task", "variable"], original: str) -> str:
+    def _free_id(self, kind: Literal["task", "variable"], original: str, taken: Set[str]) -> str:
         """An `_id`, with a number where another original has become it."""
         plain = identifier(original)
-        found, number = plain, 2
-        while (kind, found) in self.ids:
-            found, number = f"{plain[:500]}-{number}", number + 1
-        self.ids.add((kind, found))
+        found = next(each for each in numbered(plain, "-") if each not in taken)
         if found != plain:
             self.changed(
                 (), f"the {kind} {quoted(original)} is {quoted(found)}: {quoted(plain)} is another one"
@@ -306,12 +309,10 @@ class Draft:
 
     def _task(self, task: TaskDraft) -> Mapping[str, object]:
         reasons = "; or ".join(reason.rstrip(".") for reason in task.entered_when)
-        several = [
-            name for name, way in task.ways.items() if way.reasons and len(self.tasks[name].entered_when) > 1
-        ]
         ways = [
-            f"Go on to {self.tasks[name].name!r} when: {'; or '.join(task.ways[name].reasons)}"
-            for name in several
+            f"Go on to {self.tasks[name].name!r} when: {'; or '.join(way.reasons)}"
+            for name, way in task.ways.items()
+            if way.reasons and len(self.tasks[name].entered_when) > 1
         ]
         shape: dict[str, object] = {
             "_id": task.id,

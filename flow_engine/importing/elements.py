@@ -1,11 +1,13 @@
 """What a draft consists of: tasks and ways between them, and how the original's words are written here."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final, Literal
 
 from flow_engine.conditions.language import Constant, operand_text
+from flow_engine.importing.foreign import Place
 
 _DELIMITER: Final = re.compile(r"\{(?=[{%#])|[}%](?=\})")
 """First characters of what opens or closes something in a template."""
@@ -39,7 +41,7 @@ class Alternative:
 
     when: str
     reason: str
-    place: Sequence[str | int]
+    place: Place
 
 
 @dataclass(slots=True)
@@ -71,6 +73,12 @@ def condition_literal(value: str, kind: str) -> str:
 def identifier(text: str) -> str:
     """What stands for `text` where the engine takes an `_id`: 1 to 512 characters without `/`."""
     return text.replace("/", "-")[:512] or "unnamed"
+
+
+def numbered(text: str, before: str) -> Iterator[str]:
+    """`text`, then it with `before` and a number, from 2 on: what stands for it where it is taken."""
+    yield text
+    yield from (f"{text[:500]}{before}{number}" for number in count(2))
 
 
 def joined(conditions: Iterable[str], word: Literal["and", "or"]) -> str:

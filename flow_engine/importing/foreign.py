@@ -1,7 +1,7 @@
 """Documents of other systems: parts that keep what nobody declared, and remarks on what a draft has not."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import TypedDict
@@ -20,6 +20,8 @@ class Remark(TypedDict):
     message: str
 
 
+Place: TypeAlias = tuple[str | int, ...]
+"""Where something stands in the original: the parts of its pointer."""
 F = TypeVar("F", bound=BaseModel)
 
 
@@ -27,6 +29,11 @@ class Foreign(BaseModel):
     """A part of a foreign document. What is not declared is kept aside, to be told of."""
 
     model_config = ConfigDict(frozen=True, extra="allow", coerce_numbers_to_str=True)
+
+
+class Position(Foreign):
+    x: float = 0
+    y: float = 0
 
 
 def read_foreign(model: type[F], raw: object, twice: Sequence[Finding] = ()) -> F:
@@ -48,7 +55,7 @@ def read_foreign(model: type[F], raw: object, twice: Sequence[Finding] = ()) -> 
     return read
 
 
-def given_twice(rows: object, place: Sequence[str | int], name: str, what: str) -> Iterator[Finding]:
+def given_twice(rows: object, place: Place, name: str, what: str) -> Iterator[Finding]:
     """A finding for each of the rows that has the `name` of an earlier one, of which a draft would have one
     alone. `place` is that of the rows, `what` is what one of them is called."""
     seen: set[str] = set()
@@ -78,9 +85,7 @@ def _placed(finding: Finding, raw: object) -> Finding:
     return Finding(pointer(*place), finding.code, finding.message)
 
 
-def unread(
-    part: BaseModel, place: tuple[str | int, ...] = (), known: frozenset[str] = frozenset()
-) -> Iterator[Remark]:
+def unread(part: BaseModel, place: Place = (), known: frozenset[str] = frozenset()) -> Iterator[Remark]:
     """A remark for each property that no importer reads; those in `known` mean nothing here."""
     for name in type(part).model_fields:
         value: object = getattr(part, name)
@@ -90,7 +95,7 @@ def unread(
         yield Remark(pointer=pointer(*place, name), kept="dropped", message=f"{name!r} has no counterpart")
 
 
-def _unread_in(value: object, place: tuple[str | int, ...], known: frozenset[str]) -> Iterator[Remark]:
+def _unread_in(value: object, place: Place, known: frozenset[str]) -> Iterator[Remark]:
     if isinstance(value, BaseModel):
         yield from unread(value, place, known)
     elif isinstance(value, tuple):

@@ -11,7 +11,7 @@ from typing import Annotated, Final, TypeAlias, cast
 from pydantic import BeforeValidator, Discriminator, Field, JsonValue, Tag
 
 from flow_engine.importing.drafts import Draft, ImportedDraft
-from flow_engine.importing.foreign import Foreign, given_twice, read_foreign, unread
+from flow_engine.importing.foreign import Foreign, Place, Position, given_twice, read_foreign, unread
 
 _WRAPPINGS: Final = ("function", "function_declarations")
 _NODE: Final = frozenset({"name"})
@@ -142,11 +142,6 @@ class FlowConfig(Foreign):
     global_functions: tuple[AnyFunction, ...] = ()
 
 
-class Position(Foreign):
-    x: float = 0
-    y: float = 0
-
-
 class DrawnNode(Foreign):
     """`type` is initial, node or end."""
 
@@ -161,7 +156,7 @@ class DrawnFlow(Foreign):
     global_functions: tuple[AnyFunction, ...] = ()
 
 
-_Placed: TypeAlias = "tuple[tuple[str | int, ...], Node]"
+_Placed: TypeAlias = "tuple[Place, Node]"
 
 
 def from_pipecat(raw: JsonValue) -> ImportedDraft:
@@ -219,7 +214,7 @@ def _functions(group: tuple[AnyFunction, ...]) -> Iterator[tuple[int, Function]]
             )
 
 
-def _task_of(draft: Draft, name: str, node: Node, role: str, place: tuple[str | int, ...]) -> None:
+def _task_of(draft: Draft, name: str, node: Node, role: str, place: Place) -> None:
     task = draft.task(name, node.label or name.replace("_", " "))
     for number, action in enumerate(node.pre_actions):
         if action.type == "tts_say":
@@ -247,7 +242,7 @@ def _task_of(draft: Draft, name: str, node: Node, role: str, place: tuple[str | 
         draft.dropped((*place, "respond_immediately"), "an agent speaks when a task has been entered")
 
 
-def _function(draft: Draft, source: str, function: Function, place: tuple[str | int, ...]) -> None:
+def _function(draft: Draft, source: str, function: Function, place: Place) -> None:
     leads = function.transition_to or function.next_node_id
     if function.handler or function.decision or not (function.transition_only or leads):
         draft.tool(draft.tasks[source], function.name, function.description)
@@ -261,7 +256,7 @@ def _function(draft: Draft, source: str, function: Function, place: tuple[str | 
                 draft.tasks[target].needs[each] = required and draft.tasks[target].needs.get(each, True)
 
 
-def _ways(draft: Draft, function: Function, place: tuple[str | int, ...]) -> Iterator[tuple[str, str, str]]:
+def _ways(draft: Draft, function: Function, place: Place) -> Iterator[tuple[str, str, str]]:
     """Where a function leads: the property that says so, when in words, and the node."""
     following, decision = function.transition_to, function.decision
     if isinstance(following, Branch):

@@ -194,9 +194,7 @@ class _Import:
                 draft.dropped(
                     ("slots", name, "initial_value"), "a variable has no value before it was said or written"
                 )
-        start_id, number = _START, 2
-        while start_id in self._flows:
-            start_id, number = f"{_START}-{number}", number + 1
+        start_id = next(each for each in elements.numbered(_START, "-") if each not in self._flows)
         start = draft.task(start_id, _START)
         start.description = "Enter when it is not clear what the user wants, or when one matter is settled."
         start.prompts.append("Find out what the user wants, and go on to the task that does it.")
@@ -210,7 +208,7 @@ class _Import:
             place = ("flows", _OPENING)
             start.prompts.insert(0, "\n".join(self._lines(start_id, opening.steps, (*place, "steps"))))
             draft.changed(place, f"it opens the task {start_id!r}")
-        linked = {step.call for flow in self._flows.values() for step in _every(flow.steps)}
+        linked = {step.call for step in steps}
         draft.global_tasks += [
             name for name, flow in self._flows.items() if name not in linked and flow.when is not False
         ]
@@ -235,7 +233,7 @@ class _Import:
         task.prompts.append("\n".join(lines))
 
     def _lines(
-        self, source: str, steps: Sequence[Step], place: tuple[str | int, ...], when: tuple[str, ...] = ()
+        self, source: str, steps: Sequence[Step], place: foreign.Place, when: tuple[str, ...] = ()
     ) -> Iterator[str]:
         """Each step in words; ways, tools and variables as they come. `when`: what all holds by then."""
         for number, step in enumerate(steps):
@@ -259,7 +257,7 @@ class _Import:
                 else:
                     yield f"{said}: " + " ".join(self._lines(source, following, inside, holds))
 
-    def _line(self, source: str, step: Step, place: tuple[str | int, ...], when: tuple[str, ...]) -> str:
+    def _line(self, source: str, step: Step, place: foreign.Place, when: tuple[str, ...]) -> str:
         draft, task = self._draft, self._draft.tasks[source]
         if step.collect:
             draft.variable(step.collect, "string", step.description)
@@ -282,25 +280,17 @@ class _Import:
             return f"Call {step.action}."
         if step.call and step.call not in self._flows and step.call not in _PATTERNS:
             url = next((each.url for each in self._files.mcp_servers if each.name == step.mcp_server), "")
-            server = step.mcp_server or drafts.TOOLS
-            draft.tool(task, step.call, f"What {step.call} does in Rasa.", server=server, url=url)
+            told = f"What {step.call} does in Rasa."
+            draft.tool(task, step.call, told, server=step.mcp_server, url=url)
             if not step.mcp_server:
                 draft.changed(place, f"no flow is called {step.call!r}: an agent is a tool here")
             return f"Call {step.call}."
-        for target in filter(None, (step.link, step.call)):
+        if target := step.link or step.call:
             return self._way(source, target, place, when)
-        if step.set_slots:
-            draft.changed(
-                place, "nothing sets a variable but the user's words and tools: the model is told the values"
-            )
-            return (
-                "Take as settled: "
-                + ", ".join(f"{name} is {value}" for each in step.set_slots for name, value in each.items())
-                + "."
-            )
-        return ""
+        values = [row for each in step.set_slots for row in each.items()]
+        return draft.settle(values, place) if step.set_slots else ""
 
-    def _way(self, source: str, target: str, place: tuple[str | int, ...], when: tuple[str, ...]) -> str:
+    def _way(self, source: str, target: str, place: foreign.Place, when: tuple[str, ...]) -> str:
         if target not in self._flows:
             told = f"what Rasa does in {target!r} is a rule of the platform's prompts here"
             self._draft.dropped(place, told if target in _PATTERNS else f"there is no flow {target!r}")

@@ -51,11 +51,6 @@ class Instruction(foreign.Foreign):
     text: str = ""
 
 
-class Position(foreign.Foreign):
-    x: float = 0
-    y: float = 0
-
-
 class GlobalSetting(foreign.Foreign):
     condition: str
     go_back_conditions: tuple[Edge, ...] = ()
@@ -101,7 +96,7 @@ class Node(foreign.Foreign):
     success_edge: Edge | None = None
     failed_edge: Edge | None = None
     global_node_setting: GlobalSetting | None = None
-    display_position: Position | None = None
+    display_position: foreign.Position | None = None
     variables: tuple[ExtractedVariable, ...] = ()
     tools: tuple[Tool, ...] = ()
     tool_ids: tuple[str, ...] = ()
@@ -136,7 +131,7 @@ class _Way:
     words: tuple[str, ...]
     equations: tuple[str, ...]
     collected: tuple[str, ...]
-    place: tuple[str | int, ...]
+    place: foreign.Place
 
 
 def from_retell(raw: JsonValue) -> drafts.ImportedDraft:
@@ -183,8 +178,7 @@ class _Import:
                     draft.tasks[way.target].needs.setdefault(name, False)
                 when = elements.joined(way.equations, "and")
                 words = " and ".join(each for each in way.words if each.casefold() not in _EMPTY_WORDS)
-                alone = bool(when) and not words
-                draft.way(node.id, way.target, when=when, reason=words, automatic=alone, place=way.place)
+                draft.way(node.id, way.target, when=when, reason=words, automatic=True, place=way.place)
         start, place = flow.start_node_id or next(iter(self._nodes), ""), (*self._place, "start_node_id")
         if start in self._nodes and start not in draft.tasks:
             onward = next((way.target for way in self._ways(self._nodes[start], (start,))), "")
@@ -204,7 +198,7 @@ class _Import:
             for name in results:
                 self._draft.variable(name, "custom", "")
 
-    def _tools(self, node: Node) -> Iterator[tuple[tuple[str | int, ...], Tool]]:
+    def _tools(self, node: Node) -> Iterator[tuple[foreign.Place, Tool]]:
         """The node's own and those of the flow that it calls, each with its place."""
         for number, tool in enumerate(node.tools):
             yield (*self._places[node.id], "tools", number), tool
@@ -263,17 +257,14 @@ class _Import:
                 )
                 continue
             results = dict(self._results(tool, (*place, "response_variables")))
-            server = servers.get(tool.mcp_id)
-            if server is None:
-                self._draft.tool(task, tool.name, tool.description, results=results)
-            else:
-                self._draft.tool(
-                    task, tool.name, tool.description, server=server.name, url=server.url, results=results
-                )
+            server = servers.get(tool.mcp_id, McpServer(name=""))
+            self._draft.tool(
+                task, tool.name, tool.description, server=server.name, url=server.url, results=results
+            )
         if node.type in {"function", "mcp"} and tools:
             task.prompts.append(f"Call {tools[-1][1].name} once, then go on.")
 
-    def _results(self, tool: Tool, place: tuple[str | int, ...]) -> Iterator[tuple[str, str]]:
+    def _results(self, tool: Tool, place: foreign.Place) -> Iterator[tuple[str, str]]:
         """JSONPaths by variable, without those that nobody can read."""
         for name, original in tool.response_variables.items():
             path = original if original.startswith("$") else f"$.{original}"
@@ -317,7 +308,7 @@ class _Import:
                         way.place if any(way.equations) else place,
                     )
 
-    def _condition(self, transition: Transition, place: tuple[str | int, ...]) -> tuple[str, str]:
+    def _condition(self, transition: Transition, place: foreign.Place) -> tuple[str, str]:
         """What of it is left to the model, in words, and what the engine judges."""
         if transition.type == "prompt":
             return transition.prompt, ""
