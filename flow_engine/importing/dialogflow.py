@@ -28,8 +28,8 @@ from flow_engine.importing.dialogflow_package import (
 )
 from flow_engine.importing.dialogflow_playbooks import add_playbooks, task_of_playbook
 from flow_engine.importing.dialogflow_words import (
+    ENDINGS,
     condition_of,
-    end_in_words,
     event_in_words,
     parameters_in,
     plain,
@@ -91,7 +91,7 @@ def _given_twice(raw: JsonValue) -> Iterator[Finding]:
             )
 
 
-def _told(words: str, when: str | None, route: Route) -> str:
+def _told(words: str, when: str, route: Route) -> str:
     """`words` with the condition that the engine judges, for what is said and done where no way leads on."""
     return " and ".join(filter(None, (words, plain(route.condition) if when else "")))
 
@@ -182,55 +182,43 @@ class _Import:
         for number, parameter in enumerate(page.form.parameters):
             task.needs[parameter.display_name] = False
             asked = parameter.fill_behavior.initial_prompt_fulfillment
-            spoken = asked.spoken(draft.language)
-            told = f': "{text_of(self._draft, spoken)}"' if spoken else "."
-            task.prompts.append(f"Ask for {parameter.display_name}{told}")
+            ask = f"Ask for {parameter.display_name}"
+            if not asked.spoken(draft.language):
+                task.prompts.append(f"{ask}.")
             at = (*place, "form", "parameters", number, "fillBehavior", "initialPromptFulfillment")
-            self._do(task, asked, f"you ask for {parameter.display_name}", at)
-            self._functions(spoken, at)
+            self._say(task, asked, f"you ask for {parameter.display_name}", at, ask)
 
-    def _say(self, task: elements.TaskDraft, said: Fulfillment, when: str, place: foreign.Place) -> None:
-        """What is said and called in a task; `when` is the only case in which it is, in words."""
-        language, before = self._draft.language, f"When {when}, say" if when else "Say"
-        if spoken := said.spoken(language):
-            task.prompts.append(f'{before}: "{text_of(self._draft, spoken)}"')
-        for condition, words in said.by_case(language):
+    def _say(
+        self, task: elements.TaskDraft, said: Fulfillment, when: str, place: foreign.Place, before: str = ""
+    ) -> None:
+        """What is said, called and set in a task; `when` is the only case in which it is, in words."""
+        draft, before = self._draft, before or (f"When {when}, say" if when else "Say")
+        spoken, cases = said.spoken(draft.language), [*said.by_case(draft.language)]
+        if spoken:
+            task.prompts.append(f'{before}: "{text_of(draft, spoken)}"')
+        for condition, words in cases:
             case = f"if {plain(condition)}" if condition else "otherwise"
-            task.prompts.append(f'{before}, {case}: "{text_of(self._draft, words)}"')
-        self._functions(" ".join([spoken, *(words for _, words in said.by_case(language))]), place)
-        self._do(task, said, when, place)
-
-    def _functions(self, spoken: str, place: foreign.Place) -> None:
-        if "$sys.func." in spoken:
-            self._draft.changed(place, "functions in texts: the model makes of them what they say")
-
-    def _do(self, task: elements.TaskDraft, said: Fulfillment, when: str, place: foreign.Place) -> None:
+            task.prompts.append(f'{before}, {case}: "{text_of(draft, words)}"')
+        if any("$sys.func." in words for words in (spoken, *(words for _, words in cases))):
+            draft.changed(place, "functions in texts: the model makes of them what they say")
         if said.webhook:
             name = re.sub(r"\W+", "_", said.tag or last_part(said.webhook))
-            self._draft.tool(task, name, f"What the webhook {last_part(said.webhook)} does.")
+            draft.tool(task, name, f"What the webhook {last_part(said.webhook)} does.")
             task.prompts.append(f"Call {name}{f' when {when}' if when else ''}.")
         self._settle(task, said.set_parameter_actions, when, (*place, "setParameterActions"))
         if said.hands_over:
-            self._draft.changed(
+            draft.changed(
                 (*place, "messages"), "the task is a human's: who is found stands in routingParameters"
             )
             task.human = True
 
     def _settle(
-        self,
-        task: elements.TaskDraft,
-        given: Sequence[SetParameter],
-        when: str,
-        place: foreign.Place,
+        self, task: elements.TaskDraft, given: Sequence[SetParameter], when: str, place: foreign.Place
     ) -> None:
         """Tells the model what the agent sets, as far as anything reads it."""
         if read := [each for each in given if each.parameter in self._named]:
-            values = ", ".join(f"{each.parameter} is {plain(str(each.value))}" for each in read)
-            task.prompts.append(
-                f"When {when}, take as settled: {values}." if when else f"Take as settled: {values}."
-            )
-            told = "nothing sets a variable but the user's words and tools: the model is told the values"
-            self._draft.changed(place, told)
+            values = [(each.parameter, plain(str(each.value))) for each in read]
+            task.prompts.append(self._draft.settle(values, place, when))
         if unread := [quoted(each.parameter) for each in given if each.parameter not in self._named]:
             self._draft.dropped(place, f"no text and no condition reads {', '.join(dict.fromkeys(unread))}")
 
@@ -294,51 +282,37 @@ class _Import:
         again: bool = False,
     ) -> None:
         """The ways of a task. `again`: routes of the flow, which each of its pages has too."""
+        draft = self._draft
         for route, at in routes:
             words, when = self._reason(route), ""
             if route.condition and route.condition.strip().casefold() != "true":
-                when = condition_of(self._draft, route.condition, form)
-                if when is None:
+                when = condition_of(draft, route.condition, form)
+                if not when:
                     words = " and ".join(filter(None, (words, plain(route.condition))))
-                    when = ""
-                    if not again:
-                        self._draft.changed((*at, "condition"), f"the model judges {route.condition!r}")
-            target = self._target(flow, route, at)
-            if not target and route.trigger_fulfillment.hands_over:
+                    draft.changed((*at, "condition"), f"the model judges {route.condition!r}")
+            target, said = self._target(flow, route, at), route.trigger_fulfillment
+            if not target and said.hands_over:
                 target = self._person(flow.display_name if again else source)
             if not again:
-                self._fulfilled(source, target, route, _told(words, when, route), (*at, "triggerFulfillment"))
-            if target and target != source:
-                alone = bool(when) and not words
-                self._draft.way(source, target, when=when, reason=words, automatic=alone, place=at)
-            elif not target and _symbol(route.target_page).startswith("END_"):
-                self._end(flow, source, route, (when or "", words), at)
-
-    def _fulfilled(self, source: str, target: str, route: Route, words: str, place: foreign.Place) -> None:
-        """What is said and done on a route: in the task that it leads to, else in its own."""
-        if target:
-            name = self._draft.tasks[source].name
-            self._say(self._draft.tasks[target], route.trigger_fulfillment, f"you come from {name!r}", place)
-            return
-        own = self._draft.tasks[source]
-        self._say(own, route.trigger_fulfillment, words, place)
+                case = f"you come from {draft.tasks[source].name!r}" if target else _told(words, when, route)
+                self._say(draft.tasks[target or source], said, case, (*at, "triggerFulfillment"))
+            if target:
+                draft.way(source, target, when=when, reason=words, automatic=True, place=at)
+            elif _symbol(route.target_page).startswith("END_"):
+                self._end(flow, source, route, (when, words), at)
 
     def _end(
-        self,
-        flow: AgentFlow,
-        source: str,
-        route: Route,
-        condition: tuple[str, str],
-        place: foreign.Place,
+        self, flow: AgentFlow, source: str, route: Route, condition: tuple[str, str], place: foreign.Place
     ) -> None:
         """An end of the flow leads back to where the flow was entered from; without such a task, as any other
         end, it is the conversation's. `condition`: in the engine's language, and in words."""
         end = _symbol(route.target_page)
-        when, words = condition[0], " and ".join(filter(None, (condition[1], end_in_words(end))))
+        when, words = condition
+        words = " and ".join(filter(None, (words, event_in_words(ENDINGS.get(end, "")))))
         callers = self._callers.get(flow.display_name, ()) if end != "END_SESSION" else ()
         for each in dict.fromkeys(callers):
-            reason, alone = words or ("" if when else "this is settled"), bool(when) and not words
-            self._draft.way(source, each, when=when, reason=reason, automatic=alone, place=place)
+            reason = words or ("" if when else "this is settled")
+            self._draft.way(source, each, when=when, reason=reason, automatic=True, place=place)
         if not callers:
             line = f"When {_told(words, when, route) or 'this is settled'}, end the conversation."
             if line not in (own := self._draft.tasks[source].prompts):

@@ -19,11 +19,12 @@ _EVENTS: Final[Mapping[str, str]] = {
 """Events in words, by what their names begin with."""
 _COMPLETE: Final = re.compile(r"""\$page\.params\.status\s*=\s*(["']?)FINAL\1""")
 _FORM_IS_COMPLETE: Final = ("$page.params", "status", "=", "FINAL")
-_ENDINGS: Final[Mapping[str, str]] = {
+ENDINGS: Final[Mapping[str, str]] = {
     "END_FLOW_WITH_FAILURE": "flow.failed",
     "END_FLOW_WITH_CANCELLATION": "flow.cancelled",
     "END_FLOW_WITH_HUMAN_ESCALATION": "flow.failed.human-escalation",
 }
+"""The event that an end of a flow is, by its symbol."""
 _PARAMETER: Final = re.compile(
     r"\$(\{)?(?:(?:session|page|intent)\.params|flow)\.([\w-]+)(?:\.(?:original|resolved)\b)?(?(1)\})"
 )
@@ -54,11 +55,6 @@ def event_in_words(event: str) -> str:
     return f"the event {event!r} happens" if event else ""
 
 
-def end_in_words(symbol: str) -> str:
-    """What an end of a flow says beside that it is one."""
-    return _EVENTS[_ENDINGS[symbol]] if symbol in _ENDINGS else ""
-
-
 def text_of(draft: drafts.Draft, original: str) -> str:
     """With placeholders as the draft knows them; what is settled stands there by its name."""
 
@@ -68,18 +64,18 @@ def text_of(draft: drafts.Draft, original: str) -> str:
     return _PARAMETER.sub(written, original)
 
 
-def condition_of(draft: drafts.Draft, text: str, form: Iterable[Parameter]) -> str | None:
-    """A CX condition in the engine's language; None where it says what that language has not, or compares
+def condition_of(draft: drafts.Draft, text: str, form: Iterable[Parameter]) -> str:
+    """A CX condition in the engine's language; `""` where it says what that language has not, or compares
     what has another type."""
     at, written = 0, list[str]()
     while at < len(text.rstrip()):
         match = _TOKEN.match(text, at)
         if match is None:
-            return None
+            return ""
         at = match.end()
         written.append(match["word"].lower() if match["word"] else _comparison(draft, match, form))
     condition = " ".join(written).replace("( ", "(").replace(" )", ")")
-    return None if draft.fault_in(condition) else condition
+    return "" if draft.fault_in(condition) else condition
 
 
 def _comparison(draft: drafts.Draft, match: re.Match[str], form: Iterable[Parameter]) -> str:

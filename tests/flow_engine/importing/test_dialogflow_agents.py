@@ -59,6 +59,15 @@ class TestWords:
         prompt = agent(flow("f", page)).tasks["f.p"]["prompt"]
         assert prompt == 'Say, if n > 3: "Many."\n\nSay, otherwise: "Few."'
 
+    def test_what_is_asked_in_a_case_is_asked_in_that_case(self) -> None:
+        cases = [
+            {"condition": "$session.params.n > 3", "caseContent": [{"message": text("Who are you all?")}]}
+        ]
+        asked = {"initialPromptFulfillment": {"conditionalCases": [{"cases": cases}]}}
+        form = {"parameters": [{"displayName": "who", "fillBehavior": asked}]}
+        prompt = agent(flow("f", {"displayName": "p", "form": form})).tasks["f.p"]["prompt"]
+        assert prompt == 'Ask for who.\n\nAsk for who, if n > 3: "Who are you all?"'
+
 
 class TestParameters:
     def test_a_route_without_an_intent_has_none_though_one_has_no_id(self) -> None:
