@@ -254,17 +254,10 @@ def parameters_set(part: object) -> Iterator[SetParameter]:
             yield from parameters_set(each)
 
 
-_KINDS: Final = (
-    "flows",
-    "intents",
-    "entityTypes",
-    "webhooks",
-    "agentTransitionRouteGroups",
-    "playbooks",
-    "tools",
-)
-_FLAT: Final = ("webhooks", "agentTransitionRouteGroups")
-"""Of these each file is a resource, of the others each folder."""
+_FOLDERS: Final = ("flows", "intents", "entityTypes", "playbooks", "tools")
+"""In which each folder is a resource."""
+_FLAT: Final[Mapping[str, str]] = {"webhooks": "webhooks", "agentTransitionRouteGroups": "routeGroups"}
+"""In which each file is one, by what they are called in the whole."""
 
 
 def gathered(files: Mapping[str, JsonValue]) -> JsonValue:
@@ -277,30 +270,25 @@ def gathered(files: Mapping[str, JsonValue]) -> JsonValue:
         root = packages[0].removesuffix("agent.json")
         files = {path.removeprefix(root): each for path, each in files.items() if path.startswith(root)}
     agent = files.get("agent.json", {})
-    found: dict[str, JsonValue] = {"agent": agent}
     language = str(agent.get("defaultLanguageCode", "en")) if isinstance(agent, dict) else "en"
-    for kind in _KINDS:
-        rows: list[JsonValue] = []
-        for path in sorted(files):
-            parts, body = path.split("/"), files[path]
-            depth = 2 if kind in _FLAT else 3
-            if parts[0] != kind or len(parts) != depth or not path.endswith(".json"):
-                continue
-            if not isinstance(body, dict):
-                continue
-            inside = f"{'/'.join(parts[:-1])}/"
+    found: dict[str, list[JsonValue]] = {kind: [] for kind in (*_FOLDERS, *_FLAT.values())}
+    for path, body in sorted(files.items()):
+        kind, *parts = path.removesuffix(".json").split("/")
+        if not path.endswith(".json") or not isinstance(body, dict):
+            continue
+        if kind in _FLAT and len(parts) == 1:
+            found[_FLAT[kind]].append(body)
+        elif kind in _FOLDERS and len(parts) == 2:
+            inside = f"{kind}/{parts[0]}/"
             below = {
-                name.removeprefix(inside): each
-                for name, each in sorted(files.items())
-                if name.startswith(inside)
+                name.removeprefix(inside): files[name] for name in sorted(files) if name.startswith(inside)
             }
-            rows.append(body if kind in _FLAT else {**body, **_parts(below, language)})
-        found["routeGroups" if kind == _FLAT[1] else kind] = rows
+            found[kind].append({**body, **_parts(below, language)})
     if not found["flows"] and any(re.fullmatch(r"intents/[^/]+\.json", path) for path in files):
         told = "an agent of Dialogflow ES: accepted is the JSON package of one of Dialogflow CX"
         raise CorrectTheInput("original_invalid", told, (Finding("", "nothing_to_import", told),))
-    others = {path.partition("/")[0] for path in files if "/" in path} - {*_KINDS}
-    return {**found, **dict.fromkeys(sorted(others))}
+    others = {path.partition("/")[0] for path in files if "/" in path} - {*_FOLDERS, *_FLAT}
+    return {"agent": agent, **found, **dict.fromkeys(sorted(others))}
 
 
 def _parts(below: Mapping[str, JsonValue], language: str) -> Mapping[str, JsonValue]:
