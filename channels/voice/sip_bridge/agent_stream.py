@@ -7,13 +7,13 @@ import base64
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Protocol
 from urllib.parse import urlencode
 from xml.sax.saxutils import unescape
 
 import orjson
 from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 
+from channels.voice.sip_bridge.rtp import RtpStream
 from channels.voice.wires import frames
 from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MessageSocket
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundSender
@@ -21,21 +21,10 @@ from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, Outbound
 OFFERED_WITHIN_S = 5.0
 
 _PARAMETER = re.compile(r'<Parameter name="([^"]*)" value="([^"]*)"')
-_QUOTES: Mapping[str, str] = {"&quot;": '"'}
 
 
 class AgentAway(Exception):
     """The agent takes no call now: it is busy, not there, or wants a signature. The message says which."""
-
-
-class Playing(Protocol):
-    """What an agent does to its line. All methods return at once."""
-
-    def play(self, audio: bytes) -> None: ...
-
-    def mark(self, name: str) -> None: ...
-
-    def clear(self) -> None: ...
 
 
 async def offered(
@@ -57,14 +46,14 @@ async def offered(
     text = reply.body.decode("utf-8", "replace")
     if reply.status != 200 or "<Stream" not in text:
         raise AgentAway("busy" if reply.status == 200 else f"the agent answered with status {reply.status}")
-    return {name: unescape(value, dict(_QUOTES)) for name, value in _PARAMETER.findall(text)}
+    return {name: unescape(value, {"&quot;": '"'}) for name, value in _PARAMETER.findall(text)}
 
 
 class AgentStream(MessageSocket):
     """The stream of one call: audio in raw µ-law of 8 kHz, both ways. `line` is set before it is opened;
     `over` is called once, when the agent has ended it."""
 
-    line: Playing
+    line: RtpStream
 
     def __init__(self, over: Callable[[], None]) -> None:
         super().__init__(MAX_LINE_MESSAGE)

@@ -260,14 +260,12 @@ class SipPhone(asyncio.DatagramProtocol):
             )
         elif call is not None:
             call.take(message)
-        elif begins and self._stopping.is_set():
-            status = "480 Temporarily Unavailable"
-            self.send(messages.write_response(message, status, tag=uuid.uuid4().hex[:8]))
-        elif begins and len(self._calls) < MOST_CALLS:
+        elif begins and not self._stopping.is_set() and len(self._calls) < MOST_CALLS:
             call = self._calls[call_id] = SipDialog(self, message, self._agent_port, self._local)
             call.task.add_done_callback(lambda _: self._keep_ended(call_id))
         elif begins:
-            self.send(messages.write_response(message, "486 Busy Here", tag=uuid.uuid4().hex[:8]))
+            status = "480 Temporarily Unavailable" if self._stopping.is_set() else "486 Busy Here"
+            self.send(messages.write_response(message, status, tag=uuid.uuid4().hex[:8]))
         elif message.method == "OPTIONS":
             self.send(messages.write_response(message, "200 OK", tag=self._identity[:8], headers=[ALLOW]))
         elif message.method != "ACK":
