@@ -7,7 +7,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,6 @@ from channels.voice.manager import agents_list, fleet, processes
 from channels.voice.manager.directory import Directory
 from channels.voice.manager.roster import Roster
 from channels.voice.manager.supervisor import Supervisor, Timing
-from flow_engine.errors import Finding
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import utc_text
 
@@ -77,7 +76,7 @@ class Manager:
         self._refresh = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurried = False
-        self._refreshed: dict[str, object] = refresh_status(None, None)
+        self._refreshed: dict[str, object] = {"at": None, "error": None}
         self._published: dict[str, object] = {}
 
     def refresh_now(self) -> None:
@@ -155,7 +154,7 @@ class Manager:
                 self._refreshed = {**self._refreshed, "error": str(error)}
             else:
                 failures = 0
-                self._refreshed = refresh_status(self._wall(), None)
+                self._refreshed = {"at": utc_text(self._wall()), "error": None}
             self._wake.set()
             with suppress(TimeoutError):
                 # A list that could not be had is asked for again sooner, then less and less often.
@@ -174,10 +173,11 @@ class Manager:
             "pid": os.getpid(),
             "stopping": self._stopping.is_set(),
             "refreshed": self._refreshed,
-            "agents": agents_status(
-                supervisor.states, self._roster.known, self._roster.ports, supervisor.pid
-            ),
-            "notAccepted": problems_status(roster.problems),
+            "agents": agents_status(supervisor.states, roster.known, roster.ports, supervisor.pid),
+            "notAccepted": [
+                {"id": agent_id, "problems": [asdict(each) for each in found]}
+                for agent_id, found in sorted(roster.problems.items())
+            ],
         }
         if status == self._published:
             return
@@ -211,22 +211,6 @@ def agents_status(
             }
         )
     return agents
-
-
-def problems_status(problems: Mapping[str, tuple[Finding, ...]]) -> list[dict[str, object]]:
-    return [
-        {
-            "id": agent_id,
-            "problems": [
-                {"pointer": each.pointer, "code": each.code, "message": each.message} for each in found
-            ],
-        }
-        for agent_id, found in sorted(problems.items())
-    ]
-
-
-def refresh_status(at: datetime | None, error: str | None) -> dict[str, object]:
-    return {"at": None if at is None else utc_text(at), "error": error}
 
 
 def _process(process: fleet.ProcessState[Any], pid: int | None) -> dict[str, object]:
