@@ -85,7 +85,7 @@ class ConfiguredCallHandler:
         """What the flags of the transfer under way were before it."""
 
     async def open(self) -> ports.SessionSettings | ports.Refused:
-        scope = self._lifecycle.scope()
+        scope = self._context.scope()
         try:
             if isinstance(self._session, InlineSession):
                 session = inline_session(self._session, scope)
@@ -115,7 +115,7 @@ class ConfiguredCallHandler:
         greeting = self._config.greeting
         if greeting is None:
             return None
-        scope = self._lifecycle.scope()
+        scope = self._context.scope()
         field = greeting.condition_field
         is_known = field is not None and scope.lookup(field) is not None
         template = greeting.known_customer if is_known else None

@@ -77,9 +77,6 @@ class ConfigLifecycle:
             specials=self._specials,
         )
 
-    def scope(self) -> Scope:
-        return self.context.scope()
-
     async def refusal(self) -> Refused | None:
         """None where no check objects to the call, or none has answered within ten seconds."""
         try:
@@ -90,13 +87,13 @@ class ConfigLifecycle:
             return None
         if check is None:
             return None
-        text = check.message.render_text(self.scope()) if check.message else ""
+        text = check.message.render_text(self.context.scope()) if check.message else ""
         self.log.debug("template_rendered", check=check.name, message=text)
         return Refused(text or None)
 
     async def began(self) -> None:
         on_start = self._config.lifecycle.on_start
-        self.context.ctx.update(await self._send("on_start", on_start, self.http, self.scope()))
+        self.context.ctx.update(await self._send("on_start", on_start, self.http, self.context.scope()))
 
     async def turn(self, turn: Turn) -> None:
         self._remember([*self._turns, turn])
@@ -131,7 +128,7 @@ class ConfigLifecycle:
         not want than lose all of them together with one of its services.
         """
         for check in self._config.pre_call_checks:
-            scope = self.scope()
+            scope = self.context.scope()
             try:
                 reply = await self.http.send(check, scope)
             except http_calls.CallFailed as failure:

@@ -16,8 +16,7 @@ from flow_engine.linting.inspection import Inspection, ReadCondition, Rule
 
 def faults(inspection: Inspection) -> Findings:
     """Errors: with any of them a condition does not say what it is meant to say."""
-    for fault in inspection.condition_faults:
-        yield LintFinding(fault.pointer, fault.code, fault.reason)
+    return inspection.condition_faults
 
 
 def never_and_always(inspection: Inspection) -> Findings:
