@@ -297,7 +297,7 @@ class _Import:
                 case = f"you come from {draft.tasks[source].name!r}" if target else _told(words, when, route)
                 self._say(draft.tasks[target or source], said, case, (*at, "triggerFulfillment"))
             if target:
-                draft.way(source, target, when=when, reason=words, automatic=True, place=at)
+                draft.way(source, target, when=when, reason=words, place=at)
             elif _symbol(route.target_page).startswith("END_"):
                 self._end(flow, source, route, (when, words), at)
 
@@ -312,7 +312,7 @@ class _Import:
         callers = self._callers.get(flow.display_name, ()) if end != "END_SESSION" else ()
         for each in dict.fromkeys(callers):
             reason = words or ("" if when else "this is settled")
-            self._draft.way(source, each, when=when, reason=reason, automatic=True, place=place)
+            self._draft.way(source, each, when=when, reason=reason, place=place)
         if not callers:
             line = f"When {_told(words, when, route) or 'this is settled'}, end the conversation."
             if line not in (own := self._draft.tasks[source].prompts):

@@ -162,23 +162,12 @@ class Draft:
         take = f"When {when}, take" if when else "Take"
         return f"{take} as settled: {', '.join(f'{name} is {value}' for name, value in values)}."
 
-    def way(
-        self,
-        source: str,
-        target: str,
-        *,
-        when: str = "",
-        reason: str = "",
-        automatic: bool = False,
-        place: Place = (),
-    ) -> None:
+    def way(self, source: str, target: str, *, when: str = "", reason: str = "", place: Place = ()) -> None:
         """A connection. `when` is a condition of the engine's language, `reason` says in words what has to be
-        true beside it, or what it says. `automatic`: as soon as a condition without a reason holds."""
-        if source == target:
-            return
-        way = self.tasks[source].ways.setdefault(target, WayDraft())
-        way.alternatives.append(Alternative(when, reason, place))
-        way.automatic |= automatic and bool(when) and not reason
+        true beside it, or what it says; without a reason it opens by itself."""
+        if source != target:
+            way = self.tasks[source].ways.setdefault(target, WayDraft())
+            way.alternatives.append(Alternative(when, reason, place))
 
     def text(self, original: str) -> str:
         """A prompt with its `{{ name }}` placeholders as the engine writes them: a variable's value, else

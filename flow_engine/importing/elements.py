@@ -49,7 +49,11 @@ class WayDraft:
     """A connection. One of its alternatives is enough."""
 
     alternatives: list[Alternative] = field(default_factory=list[Alternative])
-    automatic: bool = False
+
+    @property
+    def automatic(self) -> bool:
+        """Whether it opens by itself: where a condition says all of a way."""
+        return any(each.when and not each.reason for each in self.alternatives)
 
     @property
     def when(self) -> str:

@@ -178,7 +178,7 @@ class _Import:
                     draft.tasks[way.target].needs.setdefault(name, False)
                 when = elements.joined(way.equations, "and")
                 words = " and ".join(each for each in way.words if each.casefold() not in _EMPTY_WORDS)
-                draft.way(node.id, way.target, when=when, reason=words, automatic=True, place=way.place)
+                draft.way(node.id, way.target, when=when, reason=words, place=way.place)
         start, place = flow.start_node_id or next(iter(self._nodes), ""), (*self._place, "start_node_id")
         if start in self._nodes and start not in draft.tasks:
             onward = next((way.target for way in self._ways(self._nodes[start], (start,))), "")

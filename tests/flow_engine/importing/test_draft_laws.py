@@ -189,7 +189,7 @@ class TestWays:
 
     def test_a_way_without_a_condition_opens_all_of_them_and_the_model_judges_the_others(self) -> None:
         draft, _ = self.draft()
-        draft.way("one", "two", when="has(vars.age)", automatic=True, place=("a",))
+        draft.way("one", "two", when="has(vars.age)", place=("a",))
         draft.way("one", "two", when="channel == 'chat'", reason="they write", place=("b",))
         draft.way("one", "two", reason="they ask", place=("c",))
         found = Imported(draft.imported())
