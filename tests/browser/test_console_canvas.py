@@ -85,6 +85,43 @@ def test_labels_of_connections_lie_on_no_task_and_are_whole_when_selected(tmp_pa
         console.was_clean()
 
 
+ON_ITS_WAY = """way => {
+    const path = way.querySelector(".react-flow__edge-path")
+    const at = path.getPointAtLength(path.getTotalLength() * 0.3)
+    const seen = new DOMPoint(at.x, at.y).matrixTransform(path.getScreenCTM())
+    return [seen.x, seen.y]
+}"""
+
+
+def test_a_connection_that_is_chosen_in_the_graph_shows_its_form_and_alone_is_deleted(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        flow_id = of_a_sample(console, {})
+        page = console.page
+        page.locator("[data-task=welcome]").click()
+        way = page.locator(".react-flow__edge[data-id='take-order → goodbye']")
+        way.focus()
+        page.keyboard.press("Enter")
+        panel = page.get_by_role("region", name="take order")
+        form = panel.get_by_role("group", name="→ goodbye")
+        expect(form).to_be_in_viewport(ratio=0.9)
+        expect(form).to_have_class(re.compile(r"\bchosen\b"))
+        console.is_accessible()
+        form.get_by_label("Condition").fill("vars.quantity > 1")
+        expect(way).to_contain_text("vars.quantity")
+        panel.get_by_role("button", name="Close").click()
+        expect(panel).to_have_count(0)
+        other = page.locator(".react-flow__edge[data-id='take-order → delivery']")
+        page.mouse.click(*other.evaluate(ON_ITS_WAY))
+        expect(panel.get_by_role("group", name="→ delivery")).to_be_in_viewport(ratio=0.9)
+        page.keyboard.press("Delete")
+        expect(other).to_have_count(0)
+        expect(page.locator("[data-task=take-order]")).to_have_count(1)
+        task = saved_task(console, flow_id, "take-order")
+        assert task["connectionConditions"]["goodbye"]["when"] == "vars.quantity > 1"
+        assert "delivery" not in task["connectedTasks"]
+        console.was_clean()
+
+
 def test_the_way_to_a_global_task_has_its_condition_and_can_be_done_without(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         flow_id = of_a_sample(console, {"globalTasks": ["complaint"]})

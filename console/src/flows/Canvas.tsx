@@ -12,8 +12,10 @@ import {
   useReactFlow,
 } from "@xyflow/react";
 import {
+  type Dispatch,
   type KeyboardEvent,
   type ReactNode,
+  type SetStateAction,
   useCallback,
   useEffect,
   useLayoutEffect,
@@ -54,6 +56,9 @@ export interface CanvasProps {
   readonly redo: () => void;
   readonly shown: Shown;
   readonly select: (ids: ReadonlySet<string>) => void;
+  /** The connections that are chosen, by their ids. */
+  readonly ways: ReadonlySet<string>;
+  readonly chooseWays: Dispatch<SetStateAction<ReadonlySet<string>>>;
   /** The task to bring into view, with a number that rises with each wish. */
   readonly wanted: { readonly id: string; readonly nth: number } | null;
   readonly readOnly: boolean;
@@ -116,11 +121,11 @@ function useReused<Item extends { readonly id: string }>(next: Item[]): Item[] {
   return kept;
 }
 
-function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly }: CanvasProps): ReactNode {
+function Drawing(props: CanvasProps): ReactNode {
+  const { document, change, undo, redo, shown, select, ways, chooseWays, wanted, readOnly } = props;
   const say = useText("flows");
   const flow = useReactFlow<TaskNodeType>();
   const { positions, better } = usePositions(document);
-  const [chosenEdges, setChosenEdges] = useState<ReadonlySet<string>>(new Set());
   const drawn = useReused(
     useMemo(
       () =>
@@ -144,7 +149,7 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
     });
   }, [drawn]);
   const [dragged, setDragged] = useState<ReadonlySet<string>>(NONE);
-  const edges = useReused(useMemo(() => edgesOf(document, chosenEdges), [document, chosenEdges]));
+  const edges = useReused(useMemo(() => edgesOf(document, ways), [document, ways]));
   const edgesDrawn = useMemo(() => inOwnLayers(edges, dragged), [edges, dragged]);
   const dragStarted = useCallback(
     (_: unknown, __: unknown, all: TaskNodeType[]) => setDragged(new Set(all.map((node) => node.id))),
@@ -168,16 +173,23 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
     },
     [change, document, positions, select, shown.selected],
   );
-  const edgesChanged = useCallback((changes: EdgeChange[]) => {
-    setChosenEdges((before) => {
-      const next = new Set(before);
-      for (const each of changes) {
-        if (each.type === "select" && each.selected) next.add(each.id);
-        if (each.type === "select" && !each.selected) next.delete(each.id);
-      }
-      return next;
-    });
-  }, []);
+  const edgesChanged = useCallback(
+    (changes: EdgeChange[]) => {
+      chooseWays((before) => {
+        const next = new Set(before);
+        for (const each of changes) {
+          if (each.type === "select" && each.selected) next.add(each.id);
+          if (each.type === "select" && !each.selected) next.delete(each.id);
+        }
+        return next;
+      });
+    },
+    [chooseWays],
+  );
+  const selectOnly = (ids: ReadonlySet<string>): void => {
+    chooseWays(NONE);
+    select(ids);
+  };
   const joined = useCallback(
     ({ source, target }: Connection): void => change(connected(document, source, target)),
     [change, document],
@@ -227,7 +239,7 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
         y: middle.y - NODE.height / 2,
       }),
     );
-    select(new Set([id]));
+    selectOnly(new Set([id]));
   };
   const copy = (): void => {
     const tasks = tasksOf(document).filter((task) => shown.selected.has(task._id));
@@ -237,7 +249,7 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
     if (copied === null) return;
     const next = pasted(document, copied.tasks, copied.positions);
     change(next.document);
-    select(next.ids);
+    selectOnly(next.ids);
   };
   const remove = (): void =>
     void flow.deleteElements({
@@ -293,7 +305,7 @@ function Drawing({ document, change, undo, redo, shown, select, wanted, readOnly
     const hit = low === "" ? undefined : hits[at % hits.length];
     setFound(low === "" || hit !== undefined);
     if (hit === undefined) return;
-    select(new Set([hit._id]));
+    selectOnly(new Set([hit._id]));
     requestAnimationFrame(() => look(hit._id)); // its panel is there by then
   };
 

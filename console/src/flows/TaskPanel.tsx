@@ -1,4 +1,4 @@
-import { type ReactNode, useId } from "react";
+import { type ReactNode, useEffect, useId, useRef } from "react";
 import { useText } from "../i18n";
 import { Button, Field } from "../shell/kit";
 import {
@@ -17,6 +17,7 @@ import {
 } from "./document";
 import { type SchemaNode, schemaAt } from "./jsonSchema";
 import { PromptField, type RenderedFor } from "./PromptField";
+import { shownPlace } from "./places";
 import { Properties } from "./SchemaForm";
 
 interface PartProps {
@@ -30,6 +31,8 @@ interface PartProps {
 
 interface TaskPanelProps extends PartProps {
   readonly flowId: string;
+  /** The task that a chosen connection leads to. */
+  readonly way: string | undefined;
   readonly renderedFor: RenderedFor;
   readonly renderFor: (next: RenderedFor) => void;
 }
@@ -47,15 +50,22 @@ const BY_HAND = new Set([
 
 /** Everything of one task: what it is called and says, where it leads and when, and all else by the schema. */
 export function TaskPanel(props: TaskPanelProps): ReactNode {
-  const { document, task, schema, change, select, readOnly } = props;
+  const { document, task, way, schema, change, select, readOnly } = props;
   const say = useText("flows");
+  const panel = useRef<HTMLElement>(null);
   const sayShell = useText("shell");
   const heading = useId();
   const id = task._id;
+  // The focus stays on the connection in the graph, whose keys are those of the graph.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the same connection of another task is another one
+  useEffect(() => {
+    if (way !== undefined) shownPlace(panel.current, ["connectionConditions", way]);
+  }, [id, way]);
   const put = (part: Partial<Task>, as?: string): void =>
     change(changedTask(document, id, part), as === undefined ? undefined : `${id} ${as}`);
   return (
     <section
+      ref={panel}
       className={props.renderedFor.conversation === "" ? "panel task-panel" : "panel task-panel wide"}
       aria-labelledby={heading}
     >
@@ -110,7 +120,14 @@ export function TaskPanel(props: TaskPanelProps): ReactNode {
           renderedFor={props.renderedFor}
           renderFor={props.renderFor}
         />
-        <Connections document={document} task={task} change={change} select={select} readOnly={readOnly} />
+        <Connections
+          document={document}
+          task={task}
+          way={way}
+          change={change}
+          select={select}
+          readOnly={readOnly}
+        />
         <label className="choice">
           <input
             type="checkbox"
@@ -185,9 +202,9 @@ function BySchema({ document, task, schema, put, readOnly }: BySchemaProps): Rea
   );
 }
 
-type ConnectionsProps = Omit<PartProps, "schema">;
+type ConnectionsProps = Omit<PartProps, "schema"> & Pick<TaskPanelProps, "way">;
 
-function Connections({ document, task, change, select, readOnly }: ConnectionsProps): ReactNode {
+function Connections({ document, task, way, change, select, readOnly }: ConnectionsProps): ReactNode {
   const say = useText("flows");
   const heading = useId();
   const id = task._id;
@@ -202,13 +219,14 @@ function Connections({ document, task, change, select, readOnly }: ConnectionsPr
       document={document}
       task={task}
       to={to}
+      way={way}
       change={change}
       select={select}
       readOnly={readOnly}
     />
   );
   return (
-    <section className="connections" aria-labelledby={heading}>
+    <section className="connections" data-at="connectionConditions" aria-labelledby={heading}>
       <h3 id={heading}>{say("connections")}</h3>
       {own.map(form)}
       <Field label={say("connectTo")}>
@@ -242,6 +260,7 @@ function ConnectionForm({
   document,
   task,
   to,
+  way,
   change,
   select,
   readOnly,
@@ -261,7 +280,7 @@ function ConnectionForm({
     );
   };
   return (
-    <fieldset className="form-group">
+    <fieldset className={to === way ? "form-group chosen" : "form-group"} data-at={to}>
       <legend>
         <button type="button" className="link" onClick={() => select(to)}>
           → {name}

@@ -24,6 +24,7 @@ import { Simulations } from "../talk/Simulations";
 import { Talk } from "../talk/Talk";
 import { segmentsOf, taskAt, taskById, type VersionDocument } from "./document";
 import { edit, isDirty, opened } from "./editor";
+import { onlyWay } from "./graph";
 import type { SchemaNode } from "./jsonSchema";
 import { Problems } from "./Problems";
 import { FOR_NOBODY } from "./PromptField";
@@ -107,6 +108,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   );
   const [tab, setTab] = useState("graph");
   const [selected, setSelected] = useState<ReadonlySet<string>>(NOTHING);
+  const [ways, setWays] = useState<ReadonlySet<string>>(NOTHING);
   const [active, setActive] = useState<string | null>(null);
   const [covered, setCovered] = useState<ReadonlySet<string> | null>(null);
   const [wanted, setWanted] = useState({ id: "", pointer: "", nth: 0 });
@@ -129,6 +131,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   const redo = useCallback(() => act({ do: "redo" }), []);
   const choose = (id: string | null): void => {
     setSelected(id === null ? NOTHING : new Set([id]));
+    setWays(NOTHING);
     if (id !== null) setWanted((before) => ({ id, pointer: "", nth: before.nth + 1 }));
   };
   const go = (pointer: string): void => {
@@ -152,7 +155,8 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   const errors = verdict.problems.filter((each) => each.severity === "error").length;
   const marks = useMemo(() => marksOf(verdict.problems, document), [verdict.problems, document]);
   const shown = useMemo(() => ({ active, selected, marks, covered }), [active, selected, marks, covered]);
-  const task = selected.size === 1 ? taskById(document, [...selected][0] ?? null) : undefined;
+  const way = selected.size === 0 ? onlyWay(document, ways) : undefined;
+  const task = selected.size === 1 ? taskById(document, [...selected][0] ?? null) : way?.task;
   const version = versions.find((each) => each.versionId === versionId);
   const wantedTask = wanted.id === "" ? null : wanted;
   const wantedPlace = segmentsOf(wanted.pointer).length === 0 ? null : wanted;
@@ -229,6 +233,8 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                     redo={redo}
                     shown={shown}
                     select={setSelected}
+                    ways={ways}
+                    chooseWays={setWays}
                     wanted={wantedTask}
                     readOnly={held}
                   />
@@ -241,6 +247,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                       renderFor={renderFor}
                       document={document}
                       task={task}
+                      way={way?.to}
                       schema={schema}
                       change={change}
                       select={choose}

@@ -61,6 +61,23 @@ function labelOf(from: Task, to: Task, variables: ReadonlyMap<string, string>): 
   return parts.filter((part) => part !== undefined && part !== null && part !== "").join(" ");
 }
 
+/** A connection's id, as the graph has it. */
+function wayId(from: string, to: string): string {
+  return `${from} → ${to}`;
+}
+
+/** The one connection that is chosen, if it is one. */
+export function onlyWay(
+  document: VersionDocument,
+  chosen: ReadonlySet<string>,
+): { readonly task: Task; readonly to: string } | undefined {
+  if (chosen.size === 0) return undefined;
+  const found = tasksOf(document).flatMap((task) =>
+    (task.connectedTasks ?? []).filter((to) => chosen.has(wayId(task._id, to))).map((to) => ({ task, to })),
+  );
+  return found.length === 1 ? found[0] : undefined;
+}
+
 export function edgesOf(document: VersionDocument, selected: ReadonlySet<string>): Edge[] {
   const tasks = new Map(tasksOf(document).map((task) => [task._id, task]));
   const variables = new Map((document.variables ?? []).map((each) => [each._id, each.name]));
@@ -72,14 +89,14 @@ export function edgesOf(document: VersionDocument, selected: ReadonlySet<string>
       const conditioned = Boolean(from.connectionConditions?.[id]?.when);
       return [
         {
-          id: `${from._id} → ${id}`,
+          id: wayId(from._id, id),
           type: "way",
           source: from._id,
           target: id,
           label,
           ariaLabel: `${nameOf(from)} → ${nameOf(to)}${label === "" ? "" : `: ${label}`}`,
           className: conditioned ? "conditioned" : "",
-          selected: selected.has(`${from._id} → ${id}`),
+          selected: selected.has(wayId(from._id, id)),
           markerEnd: { type: MarkerType.ArrowClosed, width: 18, height: 18 },
         },
       ];
