@@ -52,8 +52,9 @@ import "./canvas.css";
 export interface CanvasProps {
   readonly document: VersionDocument;
   readonly change: (document: VersionDocument, as?: string) => void;
-  readonly undo: () => void;
-  readonly redo: () => void;
+  /** Null while there is nothing to undo; so with redo. */
+  readonly undo: (() => void) | null;
+  readonly redo: (() => void) | null;
   readonly shown: Shown;
   readonly select: (ids: ReadonlySet<string>) => void;
   /** The connections that are chosen, by their ids. */
@@ -274,7 +275,7 @@ function Drawing(props: CanvasProps): ReactNode {
   };
 
   const search = useRef<HTMLInputElement>(null);
-  const keys: Readonly<Record<string, () => void>> = {
+  const keys: Readonly<Record<string, (() => void) | null>> = {
     "mod+z": undo,
     "mod+shift+z": redo,
     "mod+y": redo,
@@ -292,7 +293,7 @@ function Drawing(props: CanvasProps): ReactNode {
     const act = keys[name];
     if (act === undefined) return;
     event.preventDefault();
-    act();
+    act?.();
   };
   const [found, setFound] = useState(true);
   /** The first task with a text in its name or id, or the next one after that which is selected. */
@@ -323,10 +324,15 @@ function Drawing(props: CanvasProps): ReactNode {
         <Button disabled={readOnly} onClick={add} title="N">
           {say("addTask")}
         </Button>
-        <Button kind="bare" onClick={undo} title="Ctrl+Z" disabled={readOnly}>
+        <Button kind="bare" onClick={() => undo?.()} title="Ctrl+Z" disabled={readOnly || undo === null}>
           {say("undo")}
         </Button>
-        <Button kind="bare" onClick={redo} title="Ctrl+Shift+Z" disabled={readOnly}>
+        <Button
+          kind="bare"
+          onClick={() => redo?.()}
+          title="Ctrl+Shift+Z"
+          disabled={readOnly || redo === null}
+        >
           {say("redo")}
         </Button>
         <Button kind="bare" onClick={() => void arrange()} disabled={readOnly}>

@@ -229,8 +229,8 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                   <Canvas
                     document={document}
                     change={change}
-                    undo={undo}
-                    redo={redo}
+                    undo={state.past.length > 0 ? undo : null}
+                    redo={state.future.length > 0 ? redo : null}
                     shown={shown}
                     select={setSelected}
                     ways={ways}
