@@ -275,8 +275,12 @@ class _Known:
     def missing(self, *references: Reference) -> Iterator[Finding]:
         for reference in references:
             if reference.text not in self.names:
-                message = f"{quoted(reference.text)} is no {self.what}; known: {self.alternatives}"
-                yield Finding(reference.pointer, self.code, message)
+                wrong = (
+                    f"{quoted(reference.text)} is no {self.what}"
+                    if reference.text.strip()
+                    else f"no {self.what} is chosen, and one has to be"
+                )
+                yield Finding(reference.pointer, self.code, f"{wrong}; known: {self.alternatives}")
 
     @cached_property
     def alternatives(self) -> str:

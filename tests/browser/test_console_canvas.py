@@ -176,6 +176,7 @@ def test_variables_and_checkpoints_are_made_in_forms_and_used_by_name(tmp_path: 
         panel.get_by_text("All other properties").click()
         panel.get_by_label("checkpoint", exact=True).check()
         panel.get_by_role("button", name="Add: Transition parameters").click()
+        expect(page.get_by_text("no variable is chosen")).to_be_visible()
         panel.get_by_label("Variable id").select_option("member")
         task = saved_task(console, flow_id, "welcome")
         assert task["transitionParameters"][0]["variableId"] == "variable-2"

@@ -112,7 +112,7 @@ function Choice({
           onChange={(event) => change(event.target.value === "" ? undefined : JSON.parse(event.target.value))}
         >
           {shown.includes(current) && current !== "" ? null : (
-            <option value={current}>{current === "" ? "–" : String(value)}</option>
+            <option value={current}>{String(value ?? "") || "–"}</option>
           )}
           {values.map((each, index) => (
             <option key={shown[index]} value={shown[index]}>

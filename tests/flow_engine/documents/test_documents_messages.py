@@ -498,6 +498,21 @@ ERRORS = [
         id="tasks.1.transitionParameters.0.variableId='var_nothing'",
     ),
     pytest.param(
+        "/tasks/1/transitionParameters/0/variableId",
+        "",
+        [
+            (
+                "/tasks/1/transitionParameters/0/variableId",
+                "unknown_variable",
+                (
+                    "no variable is chosen, and one has to be; known: 'var_boolean', 'var_custom', "
+                    "'var_date', 'var_enum', 'var_number', 'var_phone', 'var_string'"
+                ),
+            ),
+        ],
+        id="tasks.1.transitionParameters.0.variableId=''",
+    ),
+    pytest.param(
         "/tasks/1/transitionParameters/0/required",
         "true",
         [
