@@ -6,6 +6,7 @@ import {
   conditioned,
   connected,
   disconnected,
+  everywhere,
   excluded,
   nameOf,
   type Task,
@@ -169,11 +170,6 @@ function typed(task: Task, type: Task["type"]): Partial<Task> {
   return type === "AIO" || task.routingParameters !== undefined
     ? { type }
     : { type, routingParameters: { timeout: 60 } };
-}
-
-function everywhere(document: VersionDocument, id: string, wanted: boolean): VersionDocument {
-  const others = (document.globalTasks ?? []).filter((each) => each !== id);
-  return { ...document, globalTasks: wanted ? [...others, id] : others };
 }
 
 interface BySchemaProps {

@@ -4,6 +4,7 @@ import {
   conditioned,
   connected,
   disconnected,
+  everywhere,
   excluded,
   freeName,
   newTask,
@@ -51,6 +52,19 @@ describe("tasks", () => {
   it("starts elsewhere when the first task goes", () => {
     expect(withoutTasks(flow(), new Set(["welcome"])).firstTask).toBe("order");
     expect(withoutTasks(flow(), new Set(["welcome", "order", "goodbye", "lost"])).firstTask).toBe("");
+  });
+
+  it("leaves nothing behind of ways to a task that is no longer a global one", () => {
+    let document: VersionDocument = { ...flow(), globalTasks: ["goodbye", "lost"] };
+    document = excluded(excluded(document, "welcome", "goodbye"), "welcome", "lost");
+    document = conditioned(document, "lost", "goodbye", { when: "true" });
+    document = conditioned(document, "order", "goodbye", { when: "true" });
+    const next = everywhere(document, "goodbye", false);
+    expect(next.globalTasks).toEqual(["lost"]);
+    expect(taskById(next, "welcome")).toMatchObject({ excludedGlobalTasks: ["lost"] });
+    expect(taskById(next, "lost")?.connectionConditions).toEqual({});
+    expect(taskById(next, "order")?.connectionConditions).toEqual({ goodbye: { when: "true" } });
+    expect(everywhere(next, "goodbye", true).globalTasks).toEqual(["lost", "goodbye"]);
   });
 
   it("can do without the way to a global task, and copies the condition of one", () => {

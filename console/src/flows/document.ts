@@ -143,6 +143,28 @@ export function excluded(document: VersionDocument, from: string, to: string): V
   return changedTask(disconnected(document, from, to), from, { excludedGlobalTasks: [...already, to] });
 }
 
+/** With a task among the global ones, or without it and what then spoke of ways to it that are none. */
+export function everywhere(document: VersionDocument, id: string, wanted: boolean): VersionDocument {
+  const others = (document.globalTasks ?? []).filter((each) => each !== id);
+  if (wanted) return { ...document, globalTasks: [...others, id] };
+  const stale = tasksOf(document).filter(
+    (task) => task.connectionConditions?.[id] && !task.connectedTasks?.includes(id),
+  );
+  return stale.reduce(
+    (next, task) => disconnected(next, task._id, id),
+    nowhereExcluded({ ...document, globalTasks: others }, new Set([id])),
+  );
+}
+
+function nowhereExcluded(document: VersionDocument, ids: ReadonlySet<string>): VersionDocument {
+  return tasksOf(document).reduce((next, { _id, excludedGlobalTasks: before }) => {
+    const kept = before?.filter((id) => !ids.has(id));
+    return kept?.length === before?.length
+      ? next
+      : changedTask(next, _id, { excludedGlobalTasks: kept ?? [] });
+  }, document);
+}
+
 /** What has to hold on the way from one task to another; null takes it away. */
 export function conditioned(
   document: VersionDocument,
@@ -164,12 +186,8 @@ export function withoutTasks(document: VersionDocument, ids: ReadonlySet<string>
       if (task.connectedTasks?.includes(id) || task.connectionConditions?.[id])
         next = disconnected(next, task._id, id);
     }
-    if (task.excludedGlobalTasks?.some((id) => ids.has(id))) {
-      next = changedTask(next, task._id, {
-        excludedGlobalTasks: task.excludedGlobalTasks.filter((id) => !ids.has(id)),
-      });
-    }
   }
+  next = nowhereExcluded(next, ids);
   if (next.globalTasks?.some((id) => ids.has(id))) {
     next = { ...next, globalTasks: next.globalTasks.filter((id) => !ids.has(id)) };
   }
