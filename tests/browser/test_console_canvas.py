@@ -82,6 +82,8 @@ def test_labels_of_connections_lie_on_no_task_and_are_whole_when_selected(tmp_pa
         way.focus()
         page.keyboard.press("Enter")
         expect(way.locator("text")).to_have_text("→ suggest [cart, deliveryMethod]")
+        page.set_viewport_size({"width": 1920, "height": 1080})
+        assert page.locator(".canvas").evaluate("canvas => canvas.clientWidth") > 1400
         console.was_clean()
 
 
