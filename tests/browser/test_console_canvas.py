@@ -186,6 +186,32 @@ def test_variables_and_checkpoints_are_made_in_forms_and_used_by_name(tmp_path: 
         console.was_clean()
 
 
+def test_a_problem_leads_to_the_form_where_it_is_put_right(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        of_a_sample(console, {})
+        page = console.page
+        graph, settings = page.get_by_role("tab", name="Graph"), page.get_by_role("tab", name="Settings")
+        problems = page.get_by_role("region", name="Problems")
+        page.locator(".react-flow__edge[data-id='take-order → goodbye']").focus()
+        page.keyboard.press("Enter")
+        form = page.get_by_role("group", name="→ goodbye")
+        form.get_by_label("Condition").fill("vars.nobody > 1")
+        settings.click()
+        page.get_by_role("button", name="Add: Variables").click()
+        graph.click()
+        problems.get_by_role("button", name="/variables/").first.click()
+        expect(settings).to_have_attribute("aria-selected", "true")
+        variable = page.get_by_role("group", name="Variable", exact=True)
+        expect(variable.get_by_label("Id", exact=True)).to_have_value("variable")
+        expect(variable.get_by_label("Prompt")).to_be_focused()
+        problems.get_by_role("button", name="/connectionConditions/goodbye").first.click()
+        expect(form.get_by_label("Condition")).to_be_focused()
+        settings.click()
+        expect(settings).to_be_focused()
+        console.is_accessible()
+        console.was_clean()
+
+
 def without_names() -> dict[str, Any]:
     """What names no variable."""
     tasks = [

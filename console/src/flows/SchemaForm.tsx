@@ -192,14 +192,15 @@ function ObjectForm({ scope, name, node, value, change }: FormProps): ReactNode 
     <fieldset className="form-group">
       <legend>{labelOf(name)}</legend>
       {known.map(([inner, each]) => (
-        <SchemaForm
-          key={inner}
-          scope={scope}
-          name={inner}
-          node={each}
-          value={held[inner]}
-          change={(next) => change(withValueAt(held, `/${inner}`, next))}
-        />
+        <div key={inner} data-at={inner}>
+          <SchemaForm
+            scope={scope}
+            name={inner}
+            node={each}
+            value={held[inner]}
+            change={(next) => change(withValueAt(held, `/${inner}`, next))}
+          />
+        </div>
       ))}
     </fieldset>
   );
@@ -254,7 +255,7 @@ function ListForm({ scope, name, node, value, change }: FormProps): ReactNode {
       </div>
       {held.map((each, index) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: items of any shape have no other identity
-        <Item key={index} name={calledBy(each)} open={index === added.current}>
+        <Item key={index} at={index} name={calledBy(each)} open={index === added.current}>
           <SchemaForm
             scope={scope}
             name={singular(name)}
@@ -278,17 +279,24 @@ function ListForm({ scope, name, node, value, change }: FormProps): ReactNode {
 
 /** What has a name is folded under it. */
 function Item({
+  at,
   name,
   open,
   children,
 }: {
+  readonly at: number;
   readonly name: string | undefined;
   readonly open: boolean;
   readonly children: ReactNode;
 }): ReactNode {
-  if (name === undefined) return <div className="form-item">{children}</div>;
+  if (name === undefined)
+    return (
+      <div className="form-item" data-at={at}>
+        {children}
+      </div>
+    );
   return (
-    <details className="form-more" open={open}>
+    <details className="form-more" open={open} data-at={at}>
       <summary>{name}</summary>
       <div className="form-item">{children}</div>
     </details>
@@ -322,14 +330,15 @@ export function Properties({ scope, properties, of, put }: PropertiesProps): Rea
   return (
     <div className="stack">
       {properties.map(([name, node]) => (
-        <SchemaForm
-          key={name}
-          scope={scope}
-          name={name}
-          node={node}
-          value={of[name]}
-          change={(value) => put({ [name]: value }, document.activeElement?.id || undefined)}
-        />
+        <div key={name} data-at={name}>
+          <SchemaForm
+            scope={scope}
+            name={name}
+            node={node}
+            value={of[name]}
+            change={(value) => put({ [name]: value }, document.activeElement?.id || undefined)}
+          />
+        </div>
       ))}
     </div>
   );

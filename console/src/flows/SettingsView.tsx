@@ -1,6 +1,7 @@
-import type { ReactNode } from "react";
-import type { VersionDocument } from "./document";
+import { type ReactNode, useEffect, useRef } from "react";
+import { segmentsOf, type VersionDocument } from "./document";
 import type { SchemaNode } from "./jsonSchema";
+import { goTo } from "./places";
 import { Properties } from "./SchemaForm";
 
 /** What a designer changes most comes first; all else follows in the order of the schema. */
@@ -23,18 +24,29 @@ interface Props {
   readonly document: VersionDocument;
   readonly schema: SchemaNode;
   readonly change: (document: VersionDocument, as?: string) => void;
+  /** The place to go to. */
+  readonly wanted: { readonly pointer: string } | null;
   readonly readOnly: boolean;
 }
 
+/** The properties that have forms here. */
+export function settingsOf(schema: SchemaNode): readonly string[] {
+  const known = Object.keys(schema.properties ?? {});
+  return [...new Set([...FIRST, ...known])].filter((name) => known.includes(name) && !ELSEWHERE.has(name));
+}
+
 /** Forms for what belongs to the flow and to no task of it. */
-export function SettingsView({ document, schema, change, readOnly }: Props): ReactNode {
+export function SettingsView({ document, schema, change, wanted, readOnly }: Props): ReactNode {
   const known = schema.properties ?? {};
-  const names = [...new Set([...FIRST, ...Object.keys(known)])].filter((name) => !ELSEWHERE.has(name));
+  const view = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (wanted !== null) goTo(view.current, segmentsOf(wanted.pointer));
+  }, [wanted]);
   return (
-    <div className="settings-view">
+    <div className="settings-view" ref={view}>
       <Properties
         scope={{ root: schema, document, readOnly }}
-        properties={names.flatMap((name) =>
+        properties={settingsOf(schema).flatMap((name) =>
           known[name] === undefined ? [] : [[name, known[name]] as const],
         )}
         of={document}

@@ -9,6 +9,7 @@ import {
   everywhere,
   excluded,
   nameOf,
+  segmentsOf,
   type Task,
   taskById,
   tasksOf,
@@ -18,7 +19,7 @@ import {
 } from "./document";
 import { type SchemaNode, schemaAt } from "./jsonSchema";
 import { PromptField, type RenderedFor } from "./PromptField";
-import { shownPlace } from "./places";
+import { goTo, shownPlace } from "./places";
 import { Properties } from "./SchemaForm";
 
 interface PartProps {
@@ -34,6 +35,8 @@ interface TaskPanelProps extends PartProps {
   readonly flowId: string;
   /** The task that a chosen connection leads to. */
   readonly way: string | undefined;
+  /** The place of a task to go to. */
+  readonly wanted: { readonly id: string; readonly pointer: string } | null;
   readonly renderedFor: RenderedFor;
   readonly renderFor: (next: RenderedFor) => void;
 }
@@ -51,7 +54,7 @@ const BY_HAND = new Set([
 
 /** Everything of one task: what it is called and says, where it leads and when, and all else by the schema. */
 export function TaskPanel(props: TaskPanelProps): ReactNode {
-  const { document, task, way, schema, change, select, readOnly } = props;
+  const { document, task, way, wanted, schema, change, select, readOnly } = props;
   const say = useText("flows");
   const panel = useRef<HTMLElement>(null);
   const sayShell = useText("shell");
@@ -62,6 +65,10 @@ export function TaskPanel(props: TaskPanelProps): ReactNode {
   useEffect(() => {
     if (way !== undefined) shownPlace(panel.current, ["connectionConditions", way]);
   }, [id, way]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: it is gone to once, when it is wanted
+  useEffect(() => {
+    if (wanted?.id === id) goTo(panel.current, placeIn(task, wanted.pointer));
+  }, [wanted]);
   const put = (part: Partial<Task>, as?: string): void =>
     change(changedTask(document, id, part), as === undefined ? undefined : `${id} ${as}`);
   return (
@@ -77,7 +84,7 @@ export function TaskPanel(props: TaskPanelProps): ReactNode {
         </Button>
       </header>
       <div className="panel-body stack">
-        <Field label={say("name")} hint={`_id: ${id}`}>
+        <Field at="name" label={say("name")} hint={`_id: ${id}`}>
           {(field) => (
             <input
               {...field}
@@ -87,7 +94,7 @@ export function TaskPanel(props: TaskPanelProps): ReactNode {
             />
           )}
         </Field>
-        <Field label={say("type")}>
+        <Field at="type" label={say("type")}>
           {(field) => (
             <select
               {...field}
@@ -101,7 +108,7 @@ export function TaskPanel(props: TaskPanelProps): ReactNode {
             </select>
           )}
         </Field>
-        <Field label={say("whenEntered")} hint={say("whenEnteredHint")}>
+        <Field at="description" label={say("whenEntered")} hint={say("whenEnteredHint")}>
           {(field) => (
             <textarea
               {...field}
@@ -112,15 +119,17 @@ export function TaskPanel(props: TaskPanelProps): ReactNode {
             />
           )}
         </Field>
-        <PromptField
-          flowId={props.flowId}
-          document={document}
-          task={task}
-          change={(prompt) => put({ prompt }, "prompt")}
-          readOnly={readOnly}
-          renderedFor={props.renderedFor}
-          renderFor={props.renderFor}
-        />
+        <div data-at="prompt">
+          <PromptField
+            flowId={props.flowId}
+            document={document}
+            task={task}
+            change={(prompt) => put({ prompt }, "prompt")}
+            readOnly={readOnly}
+            renderedFor={props.renderedFor}
+            renderFor={props.renderFor}
+          />
+        </div>
         <Connections
           document={document}
           task={task}
@@ -163,6 +172,14 @@ export function TaskPanel(props: TaskPanelProps): ReactNode {
       </div>
     </section>
   );
+}
+
+/** A pointer's path in the panel: what is said of a connection stands in its form. */
+function placeIn(task: Task, pointer: string): readonly string[] {
+  const path = segmentsOf(pointer).slice(2);
+  return path[0] === "connectedTasks"
+    ? ["connectionConditions", task.connectedTasks?.[Number(path[1])] ?? ""]
+    : path;
 }
 
 /** A task that a person takes part in needs a way to find one. */
@@ -282,7 +299,7 @@ function ConnectionForm({
           → {name}
         </button>
       </legend>
-      <Field label={say("condition")} hint={say("conditionHint")}>
+      <Field at="when" label={say("condition")} hint={say("conditionHint")}>
         {(field) => (
           <input
             {...field}
@@ -293,7 +310,7 @@ function ConnectionForm({
           />
         )}
       </Field>
-      <Field label={say("reason")} hint={say("reasonHint")}>
+      <Field at="reason" label={say("reason")} hint={say("reasonHint")}>
         {(field) => (
           <input
             {...field}
@@ -303,7 +320,7 @@ function ConnectionForm({
           />
         )}
       </Field>
-      <Field label={say("advance")}>
+      <Field at="advance" label={say("advance")}>
         {(field) => (
           <select
             {...field}

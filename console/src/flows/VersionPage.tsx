@@ -30,7 +30,7 @@ import { Problems } from "./Problems";
 import { FOR_NOBODY } from "./PromptField";
 import { flowsQuery, type Version, versionQuery, versionsOf, versionsQuery } from "./queries";
 import { SaveActions } from "./SaveActions";
-import { SettingsView } from "./SettingsView";
+import { SettingsView, settingsOf } from "./SettingsView";
 import { TaskPanel } from "./TaskPanel";
 import { marksOf, useVerdict } from "./verdict";
 import "./flows.css";
@@ -129,19 +129,26 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   );
   const undo = useCallback(() => act({ do: "undo" }), []);
   const redo = useCallback(() => act({ do: "redo" }), []);
-  const choose = (id: string | null): void => {
+  const choose = (id: string | null, pointer = ""): void => {
     setSelected(id === null ? NOTHING : new Set([id]));
     setWays(NOTHING);
-    if (id !== null) setWanted((before) => ({ id, pointer: "", nth: before.nth + 1 }));
+    if (id !== null) setWanted((before) => ({ id, pointer, nth: before.nth + 1 }));
   };
   const go = (pointer: string): void => {
     const id = taskAt(document, pointer);
-    if (tab === "graph" && id !== null) {
-      choose(id);
+    const isSetting = schema !== undefined && settingsOf(schema).includes(segmentsOf(pointer)[0] ?? "");
+    const formed = tab !== "document" && brokenText === null;
+    if (formed && id !== null) {
+      setTab("graph");
+      choose(id, pointer);
       return;
     }
-    setTab("document");
+    setTab(formed && isSetting ? "settings" : "document");
     setWanted((before) => ({ id: "", pointer, nth: before.nth + 1 }));
+  };
+  const openTab = (next: string): void => {
+    setTab(next);
+    setWanted((before) => ({ ...before, pointer: "" })); // it has been gone to
   };
   // The problems of a large flow are drawn once there is time, and what is chosen in them is about the flow of then.
   const now = useRef({ document, go });
@@ -206,7 +213,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
       </PageHead>
       <div className="work-columns">
         <div className="work-main">
-          <Tabs.Root className="panel work-views" value={tab} onValueChange={setTab}>
+          <Tabs.Root className="panel work-views" value={tab} onValueChange={openTab}>
             <Tabs.List className="tabs" aria-label={say("views")}>
               <Tabs.Trigger className="tab" value="graph">
                 {say("graphTab")}
@@ -248,6 +255,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                       document={document}
                       task={task}
                       way={way?.to}
+                      wanted={wantedPlace}
                       schema={schema}
                       change={change}
                       select={choose}
@@ -262,7 +270,13 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                 <Loading />
               ) : (
                 <Boundary place={document} instead={cannotBeDrawn}>
-                  <SettingsView document={document} schema={schema} change={change} readOnly={held} />
+                  <SettingsView
+                    document={document}
+                    schema={schema}
+                    change={change}
+                    wanted={wantedPlace}
+                    readOnly={held}
+                  />
                 </Boundary>
               )}
             </Tabs.Content>

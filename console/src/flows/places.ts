@@ -17,3 +17,15 @@ export function shownPlace(form: HTMLElement | null, path: readonly string[]): H
   place?.scrollIntoView({ block: "nearest" });
   return place;
 }
+
+/** Shows a place and has the focus in it. */
+export function goTo(form: HTMLElement | null, path: readonly string[]): void {
+  const place = shownPlace(form, path);
+  for (const controls of ["input, select, textarea, .cm-content", "button"]) {
+    const control = place?.querySelector<HTMLElement>(controls);
+    if (control) {
+      control.focus();
+      return;
+    }
+  }
+}

@@ -28,16 +28,18 @@ interface FieldProps {
   readonly label: string;
   readonly hint?: string;
   readonly error?: string;
+  /** The name of the place of a document that it is for. */
+  readonly at?: string;
   readonly children: (control: FieldControl) => ReactNode;
 }
 
 /** A label, its control, and what is to be known or put right about it. */
-export function Field({ label, hint, error, children }: FieldProps): ReactNode {
+export function Field({ label, hint, error, at, children }: FieldProps): ReactNode {
   const id = useId();
   const note = error ?? hint;
   const described = note === undefined ? {} : { "aria-describedby": `${id}-note` };
   return (
-    <div className="field">
+    <div className="field" data-at={at}>
       <label htmlFor={id}>{label}</label>
       {children({ id, ...described, ...(error === undefined ? {} : { "aria-invalid": true }) })}
       {note === undefined ? null : (
