@@ -166,6 +166,7 @@ def test_variables_and_checkpoints_are_made_in_forms_and_used_by_name(tmp_path: 
             variable = settings.get_by_role("group", name="Variable", exact=True).last
             variable.get_by_label("Name", exact=True).fill(name)
             variable.get_by_label("Prompt").fill(f"The caller's {name}")
+        expect(variable.locator(".hint code").last).to_have_text("custom")
         settings.get_by_role("button", name="Add: Checkpoints").click()
         settings.get_by_role("group", name="Checkpoint", exact=True).get_by_label("Name").fill("Greeted")
         console.is_accessible()

@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { memo, type ReactNode, useId, useState } from "react";
 import { type Language, useSpeech, useText } from "../i18n";
-import { Badge, Button } from "../shell/kit";
+import { Badge, Button, Literals } from "../shell/kit";
 import { ErrorState } from "../shell/states";
 import type { VersionDocument } from "./document";
 import { type QuickFix, quickFixes } from "./quickFixes";
@@ -179,13 +179,5 @@ function Explanation({ code }: { readonly code: string }): ReactNode {
         </div>
       )}
     </div>
-  );
-}
-
-/** A text with what stands between backticks as code. */
-function Literals({ text }: { readonly text: string }): ReactNode {
-  return text.split("`").map((part, number) =>
-    // biome-ignore lint/suspicious/noArrayIndexKey: parts have no other name, and never move
-    number % 2 === 1 ? <code key={number}>{part}</code> : part,
   );
 }

@@ -44,10 +44,18 @@ export function Field({ label, hint, error, at, children }: FieldProps): ReactNo
       {children({ id, ...described, ...(error === undefined ? {} : { "aria-invalid": true }) })}
       {note === undefined ? null : (
         <p id={`${id}-note`} className={error === undefined ? "hint" : "hint wrong"}>
-          {note}
+          <Literals text={note} />
         </p>
       )}
     </div>
+  );
+}
+
+/** A text with what stands between backticks as code. */
+export function Literals({ text }: { readonly text: string }): ReactNode {
+  return text.split("`").map((part, number) =>
+    // biome-ignore lint/suspicious/noArrayIndexKey: parts have no other name, and never move
+    number % 2 === 1 ? <code key={number}>{part}</code> : part,
   );
 }
 
