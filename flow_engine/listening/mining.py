@@ -345,28 +345,7 @@ def mining_effects(
 ) -> MiningEffects:
     """On the state as it is now: tools may have written since, and their variables are left alone."""
     state = runner.loaded.mining
-    open_ids = {v.id for v in open_for_mining(runner.flow.variables, runner.loaded.tools)}
-    entries, provenance = dict[str, MemoryEntry](), dict(state.provenance)
-    said_in = {var_id: message_id for var_id, _, message_id in result.heard}
-    for var_id, (value, source) in result.values.items():
-        earlier, spec = runner.loaded.mined.get(var_id), runner.flow.variables.resolve(var_id)
-        if spec is None or var_id not in open_ids:
-            continue
-        superseded = None if earlier is None else earlier.value
-        if superseded == value:
-            old = is_stale(spec, runner.memory.get(var_id), now)
-            if not old and (spec.fresh_for is None or source == "model"):
-                continue
-            noted = provenance.get(var_id)
-            superseded = None if noted is None else noted.superseded
-        entries[var_id] = MemoryEntry(spec.type, MINER, now, value, request.turn.contact_id, None)
-        provenance[var_id] = Provenance(
-            source=source,
-            message_id=said_in.get(var_id, request.turn.message_id),
-            at=now,
-            superseded=superseded,
-            confidence=result.confidence.get(var_id) if source == "model" else None,
-        )
+    entries, provenance = _new_values(runner, request, result, now)
     reached = [c for c in request.checkpoints if c.id in result.checkpoints]
     counted, stalled = _watched(runner, request, entries)
     marks = {
@@ -391,6 +370,35 @@ def mining_effects(
         checkpoints=[c for c in reached if c.id in marks],
         stalled=stalled,
     )
+
+
+def _new_values(
+    runner: ConversationalFlowRunner, request: MiningRequest, result: MiningResult, now: datetime
+) -> tuple[dict[str, MemoryEntry], dict[str, Provenance]]:
+    """What changes the memory of what was read, and where every mined value comes from then."""
+    open_ids = {v.id for v in open_for_mining(runner.flow.variables, runner.loaded.tools)}
+    entries, provenance = dict[str, MemoryEntry](), dict(runner.loaded.mining.provenance)
+    said_in = {var_id: message_id for var_id, _, message_id in result.heard}
+    for var_id, (value, source) in result.values.items():
+        earlier, spec = runner.loaded.mined.get(var_id), runner.flow.variables.resolve(var_id)
+        if spec is None or var_id not in open_ids:
+            continue
+        superseded = None if earlier is None else earlier.value
+        if superseded == value:
+            old = is_stale(spec, runner.memory.get(var_id), now)
+            if not old and (spec.fresh_for is None or source == "model"):
+                continue
+            noted = provenance.get(var_id)
+            superseded = None if noted is None else noted.superseded
+        entries[var_id] = MemoryEntry(spec.type, MINER, now, value, request.turn.contact_id, None)
+        provenance[var_id] = Provenance(
+            source=source,
+            message_id=said_in.get(var_id, request.turn.message_id),
+            at=now,
+            superseded=superseded,
+            confidence=result.confidence.get(var_id) if source == "model" else None,
+        )
+    return entries, provenance
 
 
 def _hidden(
