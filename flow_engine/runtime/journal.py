@@ -303,8 +303,8 @@ def session_after(entries: Sequence[JournalEntry]) -> Session | None:
         if entry.base is not None and entry.base.session is not None:
             stored = orjson.loads(encode_session(entry.base.session))
         if "session" in entry.delta:
-            change = as_object(entry.delta["session"])
-            stored = {**change} if stored is None or "tenant" in entry.delta else _changed(stored, change)
+            change = orjson.loads(orjson.dumps(entry.delta["session"]))  # a copy, to be written into
+            stored = change if stored is None or "tenant" in entry.delta else _changed(stored, change)
     return None if stored is None else decode_session(orjson.dumps(stored))
 
 

@@ -249,6 +249,7 @@ async def test_every_state_is_rebuilt_from_the_journal_as_it_was_stored(
         before, after = states_of(part)
         assert (before, after) == (states[seq - 1], states[seq]), seq
         assert session_after(part) == after.session
+        assert states_of(part) == (before, after), "the entries are left as they are"
 
 
 class TestReleased:
