@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import inspect
 import os
@@ -12,7 +11,7 @@ import resource
 import socket
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -376,13 +375,6 @@ class TestAStoreThatIsAway:
     async def test_a_url_that_cannot_be_used_needs_the_operator(self) -> None:  # F44
         with pytest.raises(CallTheOperator, match="flow_store_misconfigured"):
             await MongoDatabase("http://127.0.0.1").open()
-
-
-@pytest.fixture
-def collects_forgotten_sockets() -> Iterator[None]:
-    """The driver forgets a socket when it is closed while it connects to a server that is away."""
-    yield
-    gc.collect()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import socket
@@ -306,6 +305,8 @@ def test_a_data_directory_of_somebody_else_is_named_with_who_may_not_write(
     assert err == f"flow-engine: FLOW_ENGINE_DATA_DIR: {user} in {tmp_path}\n"
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("collects_forgotten_sockets")
 @pytest.mark.parametrize(
     ("variable", "url", "arguments"),
     [
@@ -335,7 +336,8 @@ def test_a_run_that_is_not_there_is_looked_for_by_a_command(
     assert run("mail", *command, "none") == (UNREADABLE, "", refused)
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("collects_forgotten_sockets")
 @pytest.mark.parametrize(
     ("asked", "answers", "meant"), [("rediss", False, "redis"), ("redis", True, "rediss")]
 )
@@ -348,7 +350,6 @@ def test_a_redis_asked_with_tls_that_speaks_none_and_the_reverse_is_told_with_th
             threading.Thread(target=_reset, args=(server,), daemon=True).start()
         monkeypatch.setenv("FLOW_ENGINE_REDIS_URL", f"{asked}://127.0.0.1:{server.getsockname()[1]}/0")
         code, _, err = run("jobs", "dead")
-    gc.collect()  # asyncio may leave the socket of a handshake that it gave up: the warning is due here
     assert code == UNREADABLE
     assert err.splitlines()[1].endswith(f", its URL begins with {meant}://")
 
