@@ -83,7 +83,7 @@ class Secrets:
         masks: dict[str, str] = {}
         for spec, value in values:
             number = value.get("number") if spec.type == "phone" and isinstance(value, dict) else value
-            texts = sorted(set(_texts(number)), key=len, reverse=True)
+            texts = sorted(dict.fromkeys(_texts(number)), key=len, reverse=True)
             for text in texts[:MOST_TEXTS]:
                 if len(text) >= shortest:
                     masks.setdefault(text, MASKS[spec.sensitive])

@@ -269,7 +269,7 @@ def call_arguments(
     if missing:
         raise VariablesMissing(missing)
     injected = context.injected()
-    return arguments | {name: injected[name] for name in injected.keys() & properties.keys()}
+    return arguments | {name: value for name, value in injected.items() if name in properties}
 
 
 def _fixed(text: str, types: frozenset[str]) -> object:

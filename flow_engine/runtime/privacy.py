@@ -54,19 +54,22 @@ def masked_conflicts(flow: CompiledFlow, conflicts: Mapping[str, Conflict]) -> M
 
 
 def values_known(flow: CompiledFlow, *memories: Memory) -> Iterator[Known]:
-    """The sensitive values of these memories, with what was told of them for models."""
+    """The sensitive values of these memories, with what was told of them for models, in the flow's order: of
+    a value that several variables have, the first one's mask is shown."""
     for memory in memories:
-        for var_id in flow.sensitive.keys() & memory.keys():
-            entry, spec = memory[var_id], flow.sensitive[var_id]
-            yield spec, entry.value
-            yield spec, [part.value for part in entry.description_for_llm or ()]
+        for var_id, spec in flow.sensitive.items():
+            entry = memory.get(var_id)
+            if entry is not None:
+                yield spec, entry.value
+                yield spec, [part.value for part in entry.description_for_llm or ()]
 
 
 def values_stored(flow: CompiledFlow, loaded: LoadedConversation) -> Iterator[Known]:
     """Those that are stored of a conversation, what was heard and then replaced among them."""
     yield from values_known(flow, loaded.mined, loaded.tools)
-    for var_id in flow.sensitive.keys() & loaded.mining.provenance.keys():
-        yield flow.sensitive[var_id], cast("JsonValue", loaded.mining.provenance[var_id].superseded)
+    for var_id, spec in flow.sensitive.items():
+        if (provenance := loaded.mining.provenance.get(var_id)) is not None:
+            yield spec, cast("JsonValue", provenance.superseded)
 
 
 def unread_words(flow: CompiledFlow, loaded: LoadedConversation) -> Sequence[str]:

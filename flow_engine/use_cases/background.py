@@ -236,8 +236,8 @@ class BackgroundWork:
         if not former.mining.missed_reported:
             latest = max(own, key=lambda id: own[id].started_at)
             events += conclusions.missed_events(before, latest, judged=self._dependencies.has_model)
-        for contact_id in own.keys() - former.mining.conclusions.keys():
-            if self._dependencies.has_model:
+        for contact_id in own:
+            if self._dependencies.has_model and contact_id not in former.mining.conclusions:
                 concluded[contact_id] = conclusion = await self._conclusion(conversation, before, contact_id)
                 events += conclusions.conclusion_events(before, contact_id, conclusion)
 

@@ -7,8 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flow_engine.masking import DEEPEST, MASKS, Secrets, cards_masked, shown, without_cards
+from flow_engine.runtime.compiled import compile_flow
+from flow_engine.runtime.memory import MemoryEntry
+from flow_engine.runtime.privacy import values_known
 from flow_engine.values import JsonValue, VariableSpec
 from flow_engine.vocabulary import VariableType
+from tests.flow_engine.documents.samples import minimal_version
 
 CARD = "[hidden card]"
 
@@ -128,3 +132,16 @@ def test_each_kind_has_its_mask_and_what_is_missing_none() -> None:
         assert (shown(spec, "x"), shown(spec, False), shown(spec, None)) == (mask, mask, None)
     plain = VariableSpec("v", "v", "string")
     assert (shown(plain, "x"), shown(None, "x")) == ("x", "x")
+
+
+def test_of_a_value_that_several_variables_have_the_mask_of_the_flow_s_first_is_shown() -> None:
+    raw = minimal_version()
+    kinds = ("card", "health", "identity") * 3
+    raw["variables"] += [
+        {"_id": f"v{number}", "name": f"n{number}", "type": "string", "prompt": "p", "sensitive": kind}
+        for number, kind in enumerate(kinds)
+    ]
+    flow = compile_flow(raw, "hash")
+    told = MemoryEntry("string", "miner", None, "Rosa Parker", "call-1", None)
+    known = Secrets(values_known(flow, dict.fromkeys(sorted(flow.sensitive, reverse=True), told)))
+    assert known.text("I am Rosa Parker") == "I am [hidden card]"

@@ -154,6 +154,7 @@ class TestCalling:
         names = (*IDS, "memory", "idempotencyKey")
         tool = only(listed(**{name: {} for name in names}))
         arguments = call_arguments(tool, {"conversationId": "another's"}, context(visit="ECG"))
+        assert [*call_arguments(tool, {}, context())] == [*context().injected()]
         assert {name: arguments[name] for name in IDS} == IDS
         assert arguments["idempotencyKey"] == "key-1"
         (variable,) = arguments["memory"]["vars"]  # type: ignore[index]

@@ -393,6 +393,24 @@ class TestCheckpointsAndConclusions:
         assert [b["checkpointId"] for b in told if b["subtype"] == "checkpoint_missed"] == ["paid"]
         assert not [b for b in told if b["subtype"] == "result"]
 
+    async def test_what_was_started_anew_is_concluded_in_the_order_of_its_contacts(self) -> None:  # F28, F39
+        document = with_checkpoints()
+        for task in document["tasks"]:
+            task["closureConfig"] = multi_contact()
+        calls = [f"call-{number}" for number in range(1, 7)]
+        closes = [OutboundReply(200, b"true" if call == calls[-1] else b"false") for call in calls]
+        async with talking(document, answers={HANDLER: closes}) as scene:
+            for call in calls:
+                await scene.started(contactId=call)
+                await scene.say(f"m-{call}", "Good morning", contactId=call)
+                await scene.end(contactId=call)
+            await scene.started(contactId="call-7")
+            judge = Model(lambda call: {"reasonOfContact": "booking", "why": "said so"})
+            await working_on(scene, judge).conclude(Job("conclude", CONVERSATION, ""))
+            told = [e for e in await scene.events() if isinstance(e.get("body"), dict)]
+        reasons = [e["contactId"] for e in told if e["body"]["subtype"] == "reason_of_contact"]
+        assert reasons == calls
+
     async def test_a_model_rewrites_the_summary_for_the_next_contact(self) -> None:  # F30
         document = clinic()
         for task in document["tasks"]:
