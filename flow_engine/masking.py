@@ -28,6 +28,8 @@ MASKS: Final[Mapping[Sensitivity, str]] = {
 SHORTEST: Final = 4
 MOST_TEXTS: Final = 200
 """Texts of one value that are looked for, the longest first."""
+MOST_AT_ONCE: Final = 64
+"""Values that one text is searched for. A text in which more may stand is masked as a whole."""
 DEEPEST: Final = 200
 """Levels of JSON that are looked into; what lies deeper is masked as a whole."""
 PHONE_TAIL: Final = 8
@@ -37,6 +39,7 @@ _SEPARATOR = r"[\s.,/_·\-\u00ad\u200b\u2010-\u2015\u2060]{0,3}"
 _BLANKS = r"\s+"
 _DIGITS = re.compile(rf"\d(?:{_SEPARATOR}\d)+")
 _NUMBER_LIKE = re.compile(rf"\+?\d(?:{_SEPARATOR}\d)*")
+_DIGIT_GROUP, _WORD = re.compile(r"\d+"), re.compile(r"\w+")
 _SHORTEST_CARD, _LONGEST_CARD = 13, 19
 
 
@@ -77,28 +80,46 @@ class StandIns:
 
 
 class Secrets:
-    """Values that no text may show. `shortest`: characters that one has at least to be looked for."""
+    """Values that no text may show. `shortest`: characters that one has at least to be looked for.
+
+    However many they are, a text is searched for those alone of which it has the mark: a word, or the last
+    digits. Of a value's words the one that marks the fewest others is its mark."""
 
     def __init__(self, values: Iterable[tuple[VariableSpec, JsonValue]], *, shortest: int = SHORTEST) -> None:
-        masks: dict[str, str] = {}
+        self._shortest = shortest
+        self._masks: dict[str, str] = {}
+        self._marked: dict[str, list[str]] = {}
         for spec, value in values:
-            number = value.get("number") if spec.type == "phone" and isinstance(value, dict) else value
-            texts = sorted(dict.fromkeys(_texts(number)), key=len, reverse=True)
-            for text in texts[:MOST_TEXTS]:
-                if len(text) >= shortest:
-                    masks.setdefault(text, MASKS[spec.sensitive])
-        self._masks = sorted(masks.items(), key=lambda known: (-len(known[0]), known[0]))
-        self._search = _search(tuple(text for text, _ in self._masks)) if masks else None
+            self.add(spec, value)
+
+    def add(self, spec: VariableSpec, value: JsonValue) -> None:
+        """One more; of a value that is known already the mask stays."""
+        number = value.get("number") if spec.type == "phone" and isinstance(value, dict) else value
+        texts = sorted(dict.fromkeys(_texts(number)), key=len, reverse=True)
+        for text in texts[:MOST_TEXTS]:
+            if len(text) >= self._shortest and text not in self._masks:
+                self._masks[text] = MASKS[spec.sensitive]
+                marks = _marks_of(text)
+                mark = max(marks, key=len, default="")
+                if mark in self._marked and len(marks) > 1:
+                    mark = min(marks, key=lambda each: len(self._marked.get(each, ())))
+                self._marked.setdefault(mark, []).append(text)
 
     def text(self, text: str) -> str:
         """The same with masks in it."""
-        if self._search is None:
+        if not self._marked:
             return text
-        return self._search.sub(lambda found: self._masks[(found.lastindex or 1) - 1][1], text)
+        found = [each for mark in self._marked.keys() & _marks_in(text) for each in self._marked[mark]]
+        if not found:
+            return text
+        if len(found) > MOST_AT_ONCE:
+            return MASKS[True]
+        found.sort(key=lambda each: (-len(each), each))
+        return _search(tuple(found)).sub(lambda hit: self._masks[found[(hit.lastindex or 1) - 1]], text)
 
     def json(self, value: object) -> object:
         """The same JSON with masks in its texts, and in place of its numbers; names of properties stay."""
-        return value if self._search is None else self._inside(value, DEEPEST)
+        return self._inside(value, DEEPEST) if self._marked else value
 
     def _inside(self, value: object, deepest: int) -> object:
         if isinstance(value, str):
@@ -130,6 +151,29 @@ def _texts(value: JsonValue) -> Iterator[str]:
             waiting.extend(part)
         elif part is not None:
             yield str(part).lower() if isinstance(part, bool) else repr(part)
+
+
+def _marks_of(value: str) -> list[str]:
+    """Of these a text has all that quotes the value; none for a value without letters and digits."""
+    if _NUMBER_LIKE.fullmatch(value):
+        return ["".join(filter(str.isdigit, value))[-PHONE_TAIL:]]
+    return _WORD.findall(_folded(value))
+
+
+def _marks_in(text: str) -> set[str]:
+    """All that values have which the text may quote."""
+    marks = {"", *_WORD.findall(_folded(text))}
+    for run in _NUMBER_LIKE.finditer(text):
+        digits = ""
+        for group in _DIGIT_GROUP.findall(run.group()):
+            digits = (digits + group)[-PHONE_TAIL:]
+            marks |= {digits[at:] for at in range(len(digits))}
+    return marks
+
+
+def _folded(text: str) -> str:
+    """Alike for all that `re.IGNORECASE` takes for the same, which includes the Turkish letters i."""
+    return text.replace("\u0130", "i").replace("\u0131", "i").casefold()
 
 
 @lru_cache(maxsize=256)

@@ -153,9 +153,8 @@ class Veil:
     ) -> None:
         self._flow = flow
         self._ran_on: list[tuple[int, CompiledFlow]] = []
-        self._known = list(known)
+        self._secrets = Secrets(known)
         self._instead = instead
-        self._secrets: Secrets | None = None
         self._hidden: dict[str, str] = {}
         self._unread: list[str] = []
         self._never_read: set[str] = set()
@@ -163,8 +162,6 @@ class Veil:
 
     def json(self, value: object) -> object:
         """JSON with masks where it quotes a secret."""
-        if self._secrets is None:
-            self._secrets = Secrets(self._known)
         return self._secrets.json(value)
 
     def ran_on(self, seq: int, flow: CompiledFlow) -> None:
@@ -191,14 +188,12 @@ class Veil:
         if entry.seq > self._learned:
             self._learned = entry.seq
             self._follow(entry)
-        known = list(self._values_of(entry))
+        for each in self._values_of(entry):
+            self._secrets.add(*each)
         if entry.base is not None:
             for flow in (self._flow, self._flow_of(entry.seq - 1)):
-                known += values_stored(flow, entry.base)
-        fresh = [each for each in known if each not in self._known]
-        if fresh:
-            self._known += fresh
-            self._secrets = None
+                for each in values_stored(flow, entry.base):
+                    self._secrets.add(*each)
 
     def _follow(self, entry: JournalEntry) -> None:
         if entry.base is not None:

@@ -6,6 +6,7 @@
 3. It is as long as the journal that it is made from, and its versions.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -21,7 +22,7 @@ from flow_engine.errors import CorrectTheInput, Finding, pointer, unknown_conver
 from flow_engine.json_values import as_object
 from flow_engine.masking import StandIns
 from flow_engine.ports.dialogue import ConversationList, ConversationRef
-from flow_engine.runtime.journal import JournalEntry, begun_by, every_entry, folded
+from flow_engine.runtime.journal import JournalEntry, begun_by, every_entry, folded, states_of
 from flow_engine.runtime.memory import encode_entry, encode_previous_contact
 from flow_engine.runtime.mining_state import MinedBy, encode_mining
 from flow_engine.runtime.privacy import Veil, values_stored
@@ -263,9 +264,7 @@ class Recordings:
         before = entries[0].base or LoadedConversation()
         if entries[0].input.get("op") == "fork":  # which makes it out of nothing, by its delta
             before = folded(before, entries[0])
-        state = before
-        for entry in entries:
-            state = folded(entry.base or state, entry)
+        _, state = await asyncio.to_thread(states_of, entries)
         session = state.session
         if session is None:
             raise unknown_conversation(conversation.conversation_id)
@@ -275,7 +274,7 @@ class Recordings:
         if veil is not None:
             stood = entries[0] if entries[0].base is None else replace(entries[0], seq=entries[0].seq - 1)
             whole = whole and veil.masked(replace(stood, delta=whole)).delta
-            entries = [veil.masked(entry) for entry in entries]
+            entries = await asyncio.to_thread(lambda: [*map(veil.masked, entries)])
         head = (await self._index.one(conversation)).head
         begun = [each for entry in entries if (each := begun_by(entry)) is not None]
         return Recording(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flow_engine.masking import DEEPEST, MASKS, Secrets, cards_masked, shown, without_cards
+from flow_engine import masking
+from flow_engine.masking import DEEPEST, MASKS, MOST_AT_ONCE, Secrets, cards_masked, shown, without_cards
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.privacy import values_known
@@ -19,6 +22,23 @@ CARD = "[hidden card]"
 
 def secrets(value: JsonValue, kind: VariableType = "string", *, shortest: int = 4) -> Secrets:
     return Secrets([(VariableSpec("v", "v", kind, sensitive="identity"), value)], shortest=shortest)
+
+
+QUOTABLE = st.text("aBßſsKkİıiσςΣ 1２3.-/+é@_", min_size=1, max_size=8)
+"""Letters of which several are one in any case, digits, and what stands between them."""
+
+
+def quotes_of(value: str) -> str:
+    """What a text has where it quotes the value (rule 2), written down a second time."""
+    separated = r"[\s.,/_·\-\u00ad\u200b\u2010-\u2015\u2060]{0,3}"
+    if not re.fullmatch(rf"\+?\d({separated}\d)*", value):
+        words = r"\s+".join(map(re.escape, value.split(" ")))
+        return rf"(?<!\w){words}(?!\w)"
+    digits = re.findall(r"\d", value)
+    if value[0] != "+" or len(digits) <= 8:
+        return rf"(?<!\d){separated.join(digits)}(?!\d)"
+    prefix = rf"\+?(?:\d{separated}){{0,{len(digits)}}}?"
+    return rf"(?<!\d){prefix}{separated.join(digits[-8:])}(?!\d)"
 
 
 def luhn_digit(digits: str) -> str:
@@ -117,6 +137,49 @@ class TestValues:
 
     def test_without_a_value_nothing_is_looked_for(self) -> None:
         assert secrets(None).text("anything") == "anything"
+
+    def test_a_text_is_searched_for_those_that_it_may_quote_however_many_are_known(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        searched: list[int] = []
+
+        def search(texts: tuple[str, ...]) -> re.Pattern[str]:
+            searched.append(len(texts))
+            return re.compile("|".join(f"({re.escape(text)})" for text in texts))
+
+        monkeypatch.setattr(masking, "_search", search)
+        spec = VariableSpec("v", "v", "string", sensitive=True)
+        known = Secrets(())
+        for number in range(2_000):
+            known.add(spec, f"the secret value of {number:04}")
+            known.add(spec, f"06 {number:04} 1234")
+            assert known.text(f"it is the secret value of {number:04}") == "it is [hidden]"
+        assert known.text("06 0007 1234") == "[hidden]"
+        assert max(searched) <= 8
+
+    def test_a_text_in_which_too_many_may_stand_is_masked_as_a_whole(self) -> None:
+        spec = VariableSpec("v", "v", "string", sensitive="health")
+        words = [f"word{number}" for number in range(MOST_AT_ONCE + 1)]
+        known = Secrets((spec, word) for word in words)
+        assert known.text(" ".join(words[1:])) == " ".join(["[hidden health]"] * MOST_AT_ONCE)
+        assert known.text(" ".join(words)) == MASKS[True]
+
+    @given(
+        values=st.lists(QUOTABLE, min_size=1, max_size=6, unique=True),
+        text=st.lists(QUOTABLE | st.integers(0, 5), max_size=6),
+        between=st.sampled_from(["", " ", "  ", "-", ".\n", "x", "7"]),
+    )
+    def test_every_quote_is_found_by_its_mark(
+        self, values: list[str], text: list[str | int], between: str
+    ) -> None:
+        told = between.join(part if isinstance(part, str) else values[part % len(values)] for part in text)
+        told = told if len(told) % 2 else told.swapcase()
+        known = {" ".join(value.split()) for value in values}
+        wanted = sorted((each for each in known if len(each) >= 4), key=lambda each: (-len(each), each))
+        spec = VariableSpec("v", "v", "string", sensitive=True)
+        pattern = "|".join(map(quotes_of, wanted))
+        expected = re.sub(pattern, "[hidden]", told, flags=re.IGNORECASE) if wanted else told
+        assert Secrets((spec, value) for value in values).text(told) == expected
 
     @given(value=st.text(min_size=1, max_size=40), before=st.text(max_size=5), after=st.text(max_size=5))
     def test_any_text_can_be_a_value(self, value: str, before: str, after: str) -> None:
