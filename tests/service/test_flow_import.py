@@ -205,15 +205,23 @@ def test_every_mistake_of_every_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text("flows: {x: {name: a, name: b, name: c}}\nslots: {}\nslots: {}\n")
     (tmp_path / "b.yml").write_text("flows: [")
     (tmp_path / "c.json").write_text("{")
-    (tmp_path / "d.yml").write_text("")
     code, out, err = run("rasa", tmp_path)
     assert (code, out) == (2, "")
     assert err.count("/flows/x/name: duplicate_key: a.yml, line 1") == 2
     assert "/slots: duplicate_key: a.yml, line 3" in err
     assert "not_yaml: b.yml, line" in err
     assert "json_invalid: c.json: the text is not JSON" in err
-    assert "empty: d.yml, line 1: the file is empty" in err
     assert "scenarios" not in err
+
+
+@pytest.mark.parametrize("text", ["", "# flows:\n#   x: {}\n"])
+def test_of_several_files_one_without_a_document_is_passed_over(text: str, tmp_path: Path) -> None:
+    (tmp_path / "patterns.yml").write_text(text)
+    assert "empty: patterns.yml, line 1: the file is empty" in run("rasa", tmp_path)[2]
+    (tmp_path / "flows.yml").write_text("flows: {x: {description: X, steps: [{noop: true}]}}")
+    code, out, err = run("rasa", tmp_path)
+    assert (code, "patterns" in err) == (0, False)
+    assert [each["_id"] for each in json.loads(out)["tasks"]] == ["start", "x"]
 
 
 def test_files_that_are_none_or_too_many_end_with_2(tmp_path: Path) -> None:
