@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.walkthrough import assert_shows, follow
+from tests.flow_engine.importing.originals import FOLDER, PACKAGE
 from tests.service_process import ROOT, running_service
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,6 +50,17 @@ def test_the_page_about_tries_works_as_it_is_written(service: str, tmp_path: Pat
     shown = f"""```sh\n{trying}```\n```json\n{{"turn": 2, "channel": "phone"}}\n```
 ```sh\n{rendering}```\n```json\n{{"seq": 4, "taskId": "prestazione"}}\n```"""
     assert follow(shown, service, tmp_path) == (2, 2)
+
+
+def test_the_page_about_other_systems_goes_from_files_to_a_conversation(service: str, tmp_path: Path) -> None:
+    (tmp_path / "data/flows").mkdir(parents=True)
+    names = {"retell.json": "conversation-flow.json", "rasa-flows.yml": "data/flows/flows.yml"}
+    names |= {"rasa-domain.yml": "domain.yml", "pipecat.yaml": "flow.yaml"}
+    for original, name in names.items():
+        shutil.copy(FOLDER / original, tmp_path / name)
+    shutil.make_archive(str(tmp_path / "exported-agent"), "zip", PACKAGE)
+    page = (ROOT / "docs" / "importing.md").read_text(encoding="utf-8")
+    assert follow(page, service, tmp_path) == (2, 1)  # F27, F28
 
 
 def test_the_comparison_notices_a_difference() -> None:
