@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,6 +37,14 @@ CALLER: dict[str, JsonValue] = {
     "phone": {"country": "IT", "type": "mobile", "number": "+393471234567"},
     "any id": {"list": [], "items": [{"price": 3}], "zero": 0, "empty": "", "tags": ["new"]},
 }
+
+
+def test_every_name_is_on_the_page_for_designers_and_in_what_a_mistake_accepts() -> None:
+    page = (Path(__file__).parents[3] / "docs/flow-document.md").read_text("utf-8")
+    conditions = page.split("\n## Conditions\n")[1].split("\n## ")[0]
+    for word in (*lang.ROOTS, *lang.COUNTS, *lang.UNITS):
+        assert re.search(rf"`{word}\b", conditions), word
+        assert re.search(rf"\b{word}\b", lang.ACCEPTED), word
 
 
 def condition(text: str) -> Condition:
