@@ -28,6 +28,7 @@ from tests.service_process import ROOT
 
 PAGE = (ROOT / "docs" / "flow-authoring.md").read_text(encoding="utf-8")
 LLMS = (ROOT / "llms.txt").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 NOW = datetime(2026, 1, 15, tzinfo=UTC)
 
 
@@ -108,14 +109,15 @@ def test_every_property_of_version_task_and_variable_is_on_the_page() -> None:
         assert missing == []
 
 
-def test_the_overview_for_models_leads_to_every_page_that_there_is() -> None:  # console: llms.txt
+def test_the_overview_for_models_and_the_readme_lead_to_every_page() -> None:  # console: llms.txt
     links = re.findall(r"\]\(([^)]+)\)", LLMS)
     assert len(links) > 15
     for link in links:
         assert (ROOT / link).is_file(), link
     assert re.match(r"# Flow Engine\n\n> .+", LLMS)
-    designers = ("flow-authoring", "flow-document", "flow-tests", "lint", "mcp", "replay", "trying")
-    assert {f"docs/{name}.md" for name in designers} <= set(links)
+    pages = {page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").glob("*.md")}
+    assert pages - set(links) == set()
+    assert [page for page in pages if f"({page})" not in README] == []
 
 
 @pytest.mark.anyio
