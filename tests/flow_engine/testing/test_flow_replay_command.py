@@ -156,6 +156,16 @@ def test_every_line_that_is_no_recording_is_told_at_once(tmp_path: Path, recordi
     assert (code, len(err.splitlines())) == (2, MOST_MISTAKES)
 
 
+def test_a_recording_over_several_lines_is_told_what_is_accepted(
+    tmp_path: Path, recordings: list[bytes]
+) -> None:  # journal: replay
+    file = tmp_path / "pretty.json"
+    file.write_text(json.dumps(json.loads(recordings[0]), indent=2))
+    code, _, err = run(version(tmp_path), "--conversations", file)
+    assert code == 2
+    assert err.splitlines()[0].endswith("; accepted is a whole recording on each line")
+
+
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"{", b"[]", b"\xff"])
 def test_a_file_without_recordings_is_2(tmp_path: Path, content: bytes) -> None:
     empty = tmp_path / "empty.jsonl"
