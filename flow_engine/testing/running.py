@@ -194,7 +194,7 @@ class Player:
         """Store what the tool's mapping finds in its result, as an agent does. Raises LookElsewhere
         `tool_unknown` for a tool that the task does not offer now, `result_not_mapped` where nothing is
         found."""
-        stage, flow = self.stage, self.stage.flow
+        stage = self.stage
         runner = await stage.runner()
         chosen = (t for s in runner.task.document.mcp_tool_selection for t in s.selected_tools)
         offered = {tool.tool_name: tool for tool in chosen if runner.holds(tool.when)}
@@ -206,21 +206,11 @@ class Player:
             paths = ", ".join(f"{name}: {path}" for name, path in mapping.items())
             told = f"finds nothing in this result: {paths}" if paths else "is empty: a step `memory` writes"
             raise LookElsewhere("result_not_mapped", f"the tool's resultMapping {told}")
-        types = {variable.id: variable.type for variable in flow.variables}
-        writes = [
-            memory.MemoryWrite(
-                var=var_id,
-                value=value,
-                contact_id=self.contact_id,
-                updated_by=body.name,
-                description_for_llm=tuple(
-                    memory.ValueDescription(part["name"], part["value"]) for part in description_of(value)
-                )
-                if types[var_id] == "custom"
-                else None,
-            )
+        written = (
+            format.MemoryEntryBody(varId=var_id, value=value, updatedBy=body.name)
             for var_id, value in values.items()
-        ]
+        )
+        writes = [self.memory_write(self._described(entry)) for entry in written]
         return await self.done("tool", await stage.dialogue.put_memory(stage.conversation, writes))
 
     def enter(self, task_id: str) -> None:
@@ -270,6 +260,20 @@ class Player:
             src=body.src,
             body=body.body,
             language=body.language,
+        )
+
+    def described(self, step: format.Remember) -> format.Remember:
+        """The step, where a custom value without a description gets one of its own members."""
+        return format.Remember.model_construct(memory=tuple(map(self._described, step.memory)))
+
+    def _described(self, write: format.MemoryEntryBody) -> format.MemoryEntryBody:
+        spec = self.stage.flow.variables.resolve(write.var_id)
+        plain = write.description_for_llm is None and write.value is not None
+        if spec is None or spec.type != "custom" or not plain:
+            return write
+        parts = description_of(cast("JsonValue", write.value))
+        return write.model_copy(
+            update={"description_for_llm": tuple(format.DescriptionBody(**part) for part in parts)}
         )
 
     def memory_write(self, entry: format.MemoryEntryBody) -> memory.MemoryWrite:

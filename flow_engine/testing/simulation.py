@@ -274,6 +274,7 @@ class Simulation:
         step = step_of(action)
         match step:
             case format.Remember():
+                step = self.player.described(step)
                 shown = f"memory: {', '.join(entry.var_id for entry in step.memory)}"
             case format.ChangeTask():
                 shown = f"change_task: {step.change_task}"

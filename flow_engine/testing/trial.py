@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import orjson
 
-from flow_engine.json_paths import description_of
 from flow_engine.json_values import as_object
 from flow_engine.masking import StandIns
 from flow_engine.ports.dialogue import ActedOn, ConversationRef, DialogueTurn
@@ -150,7 +149,7 @@ class Trial:
         """Do a step, and the background work that it leaves to be done at once. What is refused is in the
         outcome. Raises TryJobAgain where a model gave no usable answer; the step is done."""
         if isinstance(step, format.Remember):
-            step = format.Remember.model_construct(memory=tuple(map(self._described, step.memory)))
+            step = self._player.described(step)
         outcome = await self._player.act(step)
         for _ in range(JOBS_AT_ONCE):
             due = [due.job for due in self.memory.jobs if due.job.kind in ("mine", "conclude")]
@@ -162,17 +161,6 @@ class Trial:
         if self._player.task_id and (reached := await self._player.moved()) is not None:
             outcome = replace(outcome, advanced=reached)
         return outcome
-
-    def _described(self, write: format.MemoryEntryBody) -> format.MemoryEntryBody:
-        """A custom value without a description gets one of its own members."""
-        spec = self.flow.variables.resolve(write.var_id)
-        plain = write.description_for_llm is None and write.value is not None
-        if spec is None or spec.type != "custom" or not plain:
-            return write
-        parts = description_of(write.value)  # pyright: ignore[reportArgumentType]  JSON by its way in
-        return write.model_copy(
-            update={"description_for_llm": tuple(format.DescriptionBody(**part) for part in parts)}
-        )
 
     async def runner(self) -> ConversationalFlowRunner:
         """The conversation as it is now. Raises LookElsewhere `conversation_unknown` before it has begun."""

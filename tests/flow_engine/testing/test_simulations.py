@@ -452,6 +452,26 @@ async def test_a_persona_talks_until_it_is_done_and_the_chart_decides(tmp_path: 
 
 
 @pytest.mark.anyio
+async def test_a_model_stands_in_for_a_tool_that_writes_a_custom_variable(tmp_path: Path) -> None:  # F19
+    """No tool of the model's has a place for a description: the value gets one of its own members."""
+    actors = Actors(
+        [says("A bag of Darjeeling.", done=True)],
+        [
+            calls("change_task", task="take order"),
+            calls("remember_values", values={"cart": {"sku": "DARJ-1"}}),
+            calls("change_task", task="delivery"),
+            Says("Where to?"),
+        ],
+    )
+    persona, file = PERSONA.replace("colleague}", "delivery}"), tmp_path / "recorded.yaml"
+    done = await talked(tmp_path, actors, persona=persona, record=file)
+    assert done.verdicts[0].failures == ()
+    assert "|cart|sku|DARJ-1|" in actors.asked("simulated_agent")[-1].messages[0].content
+    again = await talked(tmp_path, actors, persona=persona, recorded=file)
+    assert again.verdicts[0].failures == ()
+
+
+@pytest.mark.anyio
 async def test_what_a_model_played_can_be_played_again_without_it(tmp_path: Path) -> None:
     actors = Actors(
         [says("A person, please.", done=True)],
