@@ -167,7 +167,11 @@ def _of_file(file: Path) -> Iterator[tuple[str, Recording]]:
                 except CorrectTheInput as refused:
                     found = (
                         f"{place}: {f.pointer or '/'} {f.code}: {f.message}"
-                        + ("; accepted is a whole recording on each line" if f.code == "json_invalid" else "")
+                        + (
+                            "; accepted is one whole recording on each line"
+                            if f.code == "json_invalid"
+                            else ""
+                        )
                         for f in refused.findings
                     )
                     mistakes += islice(found, MOST_MISTAKES - len(mistakes))

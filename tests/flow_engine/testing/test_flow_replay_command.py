@@ -163,7 +163,7 @@ def test_a_recording_over_several_lines_is_told_what_is_accepted(
     file.write_text(json.dumps(json.loads(recordings[0]), indent=2))
     code, _, err = run(version(tmp_path), "--conversations", file)
     assert code == 2
-    assert err.splitlines()[0].endswith("; accepted is a whole recording on each line")
+    assert err.splitlines()[0].endswith("; accepted is one whole recording on each line")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"{", b"[]", b"\xff"])
