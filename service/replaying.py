@@ -33,6 +33,7 @@ from system_prompts.loader import load_system_prompts
 ADDRESS = "http://127.0.0.1:8080"
 MOST_MISTAKES = 100
 """Of a file of recordings, told at once."""
+_ACCEPTED = {"json_invalid": "; accepted is one whole recording on each line"}
 
 
 class Unreadable(Exception):
@@ -166,12 +167,7 @@ def _of_file(file: Path) -> Iterator[tuple[str, Recording]]:
                     recording = read_recording(line)
                 except CorrectTheInput as refused:
                     found = (
-                        f"{place}: {f.pointer or '/'} {f.code}: {f.message}"
-                        + (
-                            "; accepted is one whole recording on each line"
-                            if f.code == "json_invalid"
-                            else ""
-                        )
+                        f"{place}: {f.pointer or '/'} {f.code}: {f.message}{_ACCEPTED.get(f.code, '')}"
                         for f in refused.findings
                     )
                     mistakes += islice(found, MOST_MISTAKES - len(mistakes))
