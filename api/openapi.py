@@ -49,6 +49,10 @@ _PROBLEMS: Mapping[int, tuple[str, str]] = {
 }
 """What a status means, with a code that it may have."""
 
+_READ_FIRST = (
+    "[A conversation by example](README.md), [every page](llms.txt), "
+    "[the JSON Schema of a flow's versions](schemas/flow-version.json)."
+)
 _AT_THE_ROOT = frozenset(("operators", "editors"))
 
 Document = dict[str, Any]
@@ -76,7 +80,7 @@ def openapi_document(endpoints: Sequence[Endpoint], *, prefix: str, title: str, 
         paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, path, schemas)
     return {
         "openapi": "3.1.0",
-        "info": {"title": title, "version": version},
+        "info": {"title": title, "version": version, "description": _READ_FIRST},
         "paths": paths,
         "components": {
             "schemas": {**definitions["$defs"], **_flow_version_components()},

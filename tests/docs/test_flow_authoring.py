@@ -133,6 +133,15 @@ async def test_the_overview_for_models_is_served_as_it_stands() -> None:
 
 
 @pytest.mark.anyio
+async def test_the_api_reference_leads_to_the_pages() -> None:  # F27
+    async with open_scene() as scene:
+        told = (await scene.http.get("/openapi.json")).json()["info"]["description"]
+        links = re.findall(r"\]\(([^)]+)\)", told)
+        assert links == ["README.md", "llms.txt", "schemas/flow-version.json"]
+        assert [(await scene.http.get(f"/{link}")).status_code for link in links] == [200] * 3
+
+
+@pytest.mark.anyio
 async def test_every_page_that_the_overview_or_a_page_leads_to_is_served() -> None:  # console: llms.txt
     async with open_scene() as scene:
         pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/decisions").glob("*.md")]
