@@ -147,8 +147,10 @@ def _decoded(name: str, body: bytes) -> JsonValue:
     else:
         if not mistakes:
             return cast(JsonValue, root.value)
+    hint = "" if name.endswith((".yml", ".yaml")) else "; accepted is a file of JSON or YAML"
     found = [
-        Finding(each.pointer, each.code, f"{name}, line {each.line}: {each.message}") for each in mistakes
+        Finding(each.pointer, each.code, f"{name}, line {each.line}: {each.message}{hint}")
+        for each in mistakes
     ]
     raise CorrectTheInput("original_invalid", name, found)
 

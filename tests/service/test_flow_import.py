@@ -224,6 +224,12 @@ def test_of_several_files_one_without_a_document_is_passed_over(text: str, tmp_p
     assert [each["_id"] for each in json.loads(out)["tasks"]] == ["start", "x"]
 
 
+def test_a_flow_that_stands_in_code_is_told_what_is_accepted(tmp_path: Path) -> None:
+    code = tmp_path / "bot.py"
+    code.write_text('"""A bot."""\n\nimport os\n\nNODE = {"name": os.name}\n')
+    assert run("pipecat", code)[2].splitlines()[0].endswith("; accepted is a file of JSON or YAML")
+
+
 def test_files_that_are_none_or_too_many_end_with_2(tmp_path: Path) -> None:
     assert run("retell", tmp_path / "none.json")[0] == 2
     code, _, err = run("retell", FOLDER / "retell.json", FOLDER / "pipecat.json")
