@@ -1,7 +1,7 @@
 """Routes for those who design flows (F27)."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import orjson
@@ -23,13 +23,12 @@ from api.endpoints import (
 )
 from api.problems import FindingReply, findings_reply
 from api.tags import SideReply, TagReply, tag_reply
-from flow_engine.documents import MergedVersion, VersionDifference, difference, merged
+from flow_engine.documents import VersionDifference, difference
 from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply
-from flow_engine.json_values import as_object
 from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases.designing import Designing
-from flow_engine.use_cases.publishing import FlowChange, common_version, flow_changes
+from flow_engine.use_cases.publishing import FlowChange, flow_changes
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import CHANNELS
 
@@ -58,10 +57,6 @@ class VersionRowReply(TypedDict):
     parentVersionId: str | None
     weight: float | None
     draft: bool
-
-
-class MergeReply(MergedVersion):
-    baseVersionId: str
 
 
 class FlowChangeReply(TypedDict):
@@ -172,27 +167,17 @@ class DesignerRoutes:
         )
 
     async def get_version(self, call: Call) -> Response:
-        [document] = await self._documents(call, call.path("version_id"))
+        document = await self._flow_service.get_version_document(
+            call.tenant_id, call.path("flow_id"), call.path("version_id")
+        )
         return Response(document, media_type=JSON)
 
-    async def _documents(self, call: Call, *version_ids: str) -> list[bytes]:
-        return [
-            await self._flow_service.get_version_document(call.tenant_id, call.path("flow_id"), version_id)
-            for version_id in version_ids
-        ]
-
     async def compare_versions(self, call: Call) -> Response:
-        documents = await self._documents(call, call.path("version_id"), call.path("other_version_id"))
-        return json_response(await asyncio.to_thread(lambda: difference(*map(_parsed, documents))))
-
-    async def merge_versions(self, call: Call) -> Response:
-        ours, theirs = call.path("version_id"), call.path("other_version_id")
-        base = call.query("baseVersionId") or common_version(
-            await self._flow_service.get_flow(call.tenant_id, call.path("flow_id")), ours, theirs
-        )
-        documents = await self._documents(call, base, ours, theirs)
-        found = await asyncio.to_thread(lambda: merged(*map(_parsed, documents)))
-        return json_response(MergeReply(baseVersionId=base, **found))
+        before, after = [
+            await self._designing.document(call.tenant_id, call.path("flow_id"), call.path(name))
+            for name in ("version_id", "other_version_id")
+        ]
+        return json_response(await asyncio.to_thread(difference, before, after))
 
     async def save_version(self, call: Call) -> Response:
         submission = await self._designing.check(call.path("flow_id"), call.body, author=call.principal.name)
@@ -307,16 +292,6 @@ class DesignerRoutes:
                 VersionDifference,
                 problems=(404,),
             ),
-            for_designers(
-                f"GET {_VERSIONS}/{{version_id}}/merge/{{other_version_id}}",
-                self.merge_versions,
-                "What both versions change of the one that they were made from, in one document",
-                MergeReply,
-                parameters=(
-                    Parameter("baseVersionId", "Instead of the nearest version that both were made from"),
-                ),
-                problems=(404, 409),
-            ),
         ]
 
     def _writing_versions(self) -> list[Endpoint]:
@@ -344,10 +319,6 @@ class DesignerRoutes:
                 problems=(404,),
             ),
         ]
-
-
-def _parsed(document: bytes) -> Mapping[str, object]:
-    return as_object(orjson.loads(document))
 
 
 def _change(change: FlowChange) -> FlowChangeReply:

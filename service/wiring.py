@@ -38,6 +38,7 @@ from api.gateway import REQUEST_BASE_URL, Metrics
 from api.history import HistoryRoutes
 from api.mcp_endpoint import McpEndpoint
 from api.mcp_tools import ConversationTools
+from api.merging import MergeRoutes
 from api.migrations import MigrationRoutes
 from api.operations import OperationsRoutes
 from api.playing_tools import PlayingTools
@@ -415,6 +416,7 @@ def _application(
         AgentRoutes(conversations, dialogue),
         MemoryRoutes(dialogue),
         DesignerRoutes(designing),
+        MergeRoutes(designing),
         ScoreRoutes(designing.flows, Scoring(transactor, model)),
         MigrationRoutes(Migrations(transactor, memory.index)),
         AgentRunRoutes(agent_runs(dependencies.database, dependencies.clock)),

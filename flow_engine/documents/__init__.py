@@ -2,10 +2,13 @@
 
 from flow_engine.documents.checks import DocumentLimits, ReviewEnvironment
 from flow_engine.documents.differences import (
+    Change,
     MergedVersion,
+    Side,
     VersionDifference,
     difference,
     merged,
+    nearest_version,
 )
 from flow_engine.documents.media import (
     AudioMediaConfigPreset,
@@ -48,6 +51,7 @@ __all__ = [
     "AudioMediaConfigPreset",
     "BaseSttConfig",
     "BaseTtsConfig",
+    "Change",
     "Checkpoint",
     "ClosureConfig",
     "CourtesyMessageRandomParams",
@@ -62,6 +66,7 @@ __all__ = [
     "ReviewEnvironment",
     "Scorecard",
     "ScorecardCriterion",
+    "Side",
     "Task",
     "Variable",
     "VersionDifference",
@@ -70,6 +75,7 @@ __all__ = [
     "content_hash",
     "difference",
     "merged",
+    "nearest_version",
     "normalise_name",
     "parse_date_time",
     "parse_document",

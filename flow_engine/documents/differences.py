@@ -9,7 +9,8 @@ merged by the same rules.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, cast
 
 from typing_extensions import TypedDict
@@ -153,6 +154,9 @@ def _by_key(items: object, key: str) -> Mapping[str, object] | None:
 # --- two versions of one, merged ----------------------------------------------------------------
 
 
+Side = Literal["base", "ours", "theirs"]
+
+
 class MergeConflict(TypedDict):
     """What both versions made otherwise of the same: `path` as in `Change`, and what the base and the two
     have there, null for nothing. The merged document has `ours`, or `theirs` where `ours` is nothing."""
@@ -170,28 +174,52 @@ class MergedVersion(TypedDict):
     conflicts: Sequence[MergeConflict]
 
 
+@dataclass(frozen=True, slots=True)
+class _Settling:
+    """What becomes of that which both have made otherwise."""
+
+    choices: Mapping[str, Side]
+    conflicts: list[MergeConflict] = field(default_factory=list[MergeConflict])
+
+    def settled(self, path: str, base: object, ours: object, theirs: object) -> object:
+        conflict = MergeConflict(path=path, base=base, ours=ours, theirs=theirs)
+        if (chosen := self.choices.get(path)) is not None:
+            return conflict[chosen]
+        self.conflicts.append(conflict)
+        return theirs if ours is None else ours
+
+
 def merged(
-    base: Mapping[str, object], ours: Mapping[str, object], theirs: Mapping[str, object]
+    base: Mapping[str, object],
+    ours: Mapping[str, object],
+    theirs: Mapping[str, object],
+    choices: Mapping[str, Side] = MappingProxyType({}),
 ) -> MergedVersion:
     """What both versions change of their base, in one document. Decoded JSON of any content.
 
     Things are the same by their ids; what only one of the two has changed, added or removed is taken from it.
     What was removed by one and changed by the other stays, as a conflict. Things stand in the order of
-    `ours`, and those that only `theirs` has after the one that they follow there.
+    `ours`, and those that only `theirs` has after the one that they follow there. A conflict whose path has
+    one of the `choices` is none: the document has what that side has there.
     """
-    conflicts: list[MergeConflict] = []
+    settling = _Settling(choices)
     had, own, others = (
         {name: value for name, value in side.items() if name not in SET_BY_SERVER}
         for side in (base, ours, theirs)
     )
-    document = _merged_objects(_Thing("version", "", (), "version"), (had, own, others), conflicts)
-    return MergedVersion(document=document, conflicts=conflicts)
+    document = _merged_objects(_Thing("version", "", (), "version"), (had, own, others), settling)
+    return MergedVersion(document=document, conflicts=settling.conflicts)
+
+
+def nearest_version(document: Mapping[str, object], versions: Mapping[str, Mapping[str, object]]) -> str:
+    """The id of the version that the document changes least, of two alike that of the later one."""
+    return min(reversed([*versions]), key=lambda id: len(difference(versions[id], document)["changes"]))
 
 
 def _merged_objects(
     thing: _Thing,
     sides: tuple[Mapping[str, object], Mapping[str, object], Mapping[str, object]],
-    conflicts: list[MergeConflict],
+    settling: _Settling,
 ) -> dict[str, object]:
     """A property of null is one that is not there; it is left where both agree on it."""
     base, ours, theirs = sides
@@ -201,16 +229,14 @@ def _merged_objects(
         value = _merged_values(
             _Thing(what, key, (*thing.path, name), ""),
             (base.get(name), ours.get(name), theirs.get(name)),
-            conflicts,
+            settling,
         )
-        if value is not None or (name in ours and name in theirs):
+        if value is not None or (name in ours and name in theirs and ours[name] is None):
             found[name] = value
     return found
 
 
-def _merged_values(
-    place: _Thing, sides: tuple[object, object, object], conflicts: list[MergeConflict]
-) -> object:
+def _merged_values(place: _Thing, sides: tuple[object, object, object], settling: _Settling) -> object:
     """Of a property: `what` and `id` of the place are what its items are, and what identifies one."""
     base, ours, theirs = sides
     if same_json(ours, theirs) or same_json(base, theirs):
@@ -219,18 +245,16 @@ def _merged_values(
         return theirs
     if all(isinstance(side, Mapping) for side in (ours, theirs)):
         inner = _Thing("", "", place.path, place.kind)
-        return _merged_objects(inner, (as_object(base), as_object(ours), as_object(theirs)), conflicts)
+        return _merged_objects(inner, (as_object(base), as_object(ours), as_object(theirs)), settling)
     had, own, others = (_by_key([] if side is None else side, place.id) for side in sides)
     if had is not None and own is not None and others is not None:
         kept: list[object] = []
         for name in _in_order(own, others):
             inner = _Thing("", "_id", (*place.path, name), place.what)
-            value = _merged_values(inner, (had.get(name), own.get(name), others.get(name)), conflicts)
+            value = _merged_values(inner, (had.get(name), own.get(name), others.get(name)), settling)
             kept += [] if value is None else [value]
         return kept
-    place_of = pointer(*place.path)
-    conflicts.append(MergeConflict(path=place_of, base=base, ours=ours, theirs=theirs))
-    return theirs if ours is None else ours
+    return settling.settled(pointer(*place.path), base, ours, theirs)
 
 
 def _in_order(ours: Mapping[str, object], theirs: Mapping[str, object]) -> list[str]:

@@ -1,11 +1,12 @@
 """A designer's document from its check to its place among a flow's versions (F2, F9, F27)."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
 
+from flow_engine.documents import Change, MergedVersion, Side, difference, merged, nearest_version
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import as_object
@@ -14,6 +15,9 @@ from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases import publishing
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submission, Submissions
+
+MOST_MADE_FROM = 10
+"""Versions among which the one that a document and another version were both made from is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,39 @@ class Designing:
         else:
             flow = await self.flows.get_flow(tenant_id, flow_id)
         return flow, await self.check_as_version(flow_id, document, author=author, draft=draft)
+
+    async def merge(
+        self,
+        tenant_id: str,
+        flow_id: str,
+        document: Mapping[str, object],
+        *,
+        made_from: Sequence[str],
+        other_id: str,
+        choices: Mapping[str, Side],
+    ) -> tuple[str, MergedVersion, Sequence[Change]]:
+        """A document that is not saved, merged with the version `other_id`: over which version, with what,
+        and what that changes of the document. `made_from` are the versions that the work on it has been, the
+        latest last.
+
+        No list tells which draft a draft was made from. So the base is the one of these, and of what the
+        latest has in common with the other version, that the other one changes least. Raises LookElsewhere
+        `flow_unknown`, `version_unknown`.
+        """
+        flow = await self.flows.get_flow(tenant_id, flow_id)
+        try:
+            lineage = [publishing.common_version(flow, made_from[-1], other_id), *made_from]
+        except ReloadAndDecide:  # `no_common_version`
+            lineage = [*made_from]
+        versions = {id: await self.document(tenant_id, flow_id, id) for id in lineage}
+        other = await self.document(tenant_id, flow_id, other_id)
+
+        def found() -> tuple[str, MergedVersion, Sequence[Change]]:
+            base = nearest_version(other, versions)
+            both = merged(versions[base], document, other, choices)
+            return base, both, difference(document, both["document"])["changes"]
+
+        return await asyncio.to_thread(found)
 
     async def save(
         self,

@@ -45,6 +45,7 @@ EXPECTED: dict[str, set[str]] = {
     "POST /v1/flows/{flow_id}/versions/validate": {DESIGNER},
     "PUT /v1/flows/{flow_id}/tags/{tag}": {DESIGNER},
     "GET /v1/flows/{flow_id}/versions/{version_id}/merge/{other_version_id}": {DESIGNER},
+    "POST /v1/flows/{flow_id}/versions/{version_id}/merge": {DESIGNER},
     "POST /v1/flows/{flow_id}/versions/{version_id}/scores": {DESIGNER, "operator"},
     "GET /v1/flows/{flow_id}/tags/{tag}/outcomes": {DESIGNER},
     "POST /v1/flows/{flow_id}/migrations": {DESIGNER},

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from flow_engine.documents import difference, merged
+from flow_engine.documents import Side, difference, merged, nearest_version
 from service.cli import app
 from tests.api.harness import clinic, open_scene
 from tests.flow_engine.documents.samples import JsonObject, aio_task
@@ -64,6 +64,35 @@ class TestByIds:
             assert None in (conflict["ours"], conflict["theirs"])
             kept: Any = found["document"]["tasks"]
             assert [task["prompt"] for task in kept if task["_id"] == gone["_id"]] == ["Changed."]
+
+    @pytest.mark.parametrize("side", ["base", "ours", "theirs"])
+    def test_a_conflict_that_is_decided_has_what_that_side_has(self, side: Side) -> None:
+        base, ours, theirs = (sound_version() for _ in range(3))
+        base["tasks"][WELCOME].pop("name", None)
+        ours["tasks"][WELCOME].update(prompt="Ours.", name="ours")
+        theirs["tasks"][WELCOME].update(prompt="Theirs.", name="theirs")
+        del theirs["tasks"][BOOKING]
+        ours["tasks"][BOOKING]["prompt"] = "Changed."
+        chosen = {"base": base, "ours": ours, "theirs": theirs}[side]
+        open_ones = merged(base, ours, theirs)["conflicts"]
+        found = merged(base, ours, theirs, {each["path"]: side for each in open_ones})
+        assert (len(open_ones), found["conflicts"]) == (3, [])
+        assert same(found["document"], chosen)
+        assert ("name" in _tasks(found)[WELCOME]) is (side != "base")
+        some = merged(base, ours, theirs, {"/tasks/welcome/prompt": side})
+        assert {each["path"] for each in some["conflicts"]} == {
+            "/tasks/welcome/name",
+            f"/tasks/{base['tasks'][BOOKING]['_id']}",
+        }
+
+    def test_the_nearest_of_several_versions_is_that_which_is_changed_least(self) -> None:
+        older, old, work = (sound_version() for _ in range(3))
+        for version in (old, work):
+            version["globalPrompt"] = "Be brief."
+        work["tasks"][WELCOME]["prompt"] = "Work."
+        assert nearest_version(work, {"older": older, "old": old}) == "old"
+        assert nearest_version(work, {"old": old, "older": older}) == "old"
+        assert nearest_version(work, {"old": old, "same": old}) == "same"
 
     def test_connections_and_conditions_are_sets(self) -> None:
         base, ours, theirs = (sound_version() for _ in range(3))
@@ -201,3 +230,44 @@ async def test_stored_versions_are_merged_over_the_one_that_both_were_made_from(
         rows = (await scene.http.get(f"/v1/flows/{flow_id}/versions")).json()
         parents = {row["versionId"]: row["parentVersionId"] for row in rows}
         assert parents == {"version-1": None, "a": "version-1", "b": "version-1", "alone": None}
+
+
+@pytest.mark.anyio
+async def test_work_that_is_not_saved_is_merged_over_the_draft_that_both_were_made_from() -> None:
+    """A draft is saved over the parent of the draft that it was made from: no list tells it from another."""
+    async with open_scene(clinic()) as scene:
+        flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        sent = {k: v for k, v in clinic().items() if k != "conversationalFlowId"}
+
+        async def drafted(name: str, **changes: Any) -> JsonObject:
+            document = {**sent, "_id": name, "draft": True, **changes}
+            url = f"/v1/flows/{flow_id}/versions?parentVersionId=version-1"
+            assert (await scene.post(url, document)).status_code == 201
+            return document
+
+        opened = await drafted("opened", globalPrompt="Drafted.")
+        await drafted("theirs", globalPrompt="Drafted.", defaultLanguage="es-ES")
+        work = {**opened, "globalPrompt": "Mine."}
+        url = f"/v1/flows/{flow_id}/versions/theirs/merge"
+        found = (await scene.post(url, {"document": work, "madeFrom": ["opened"]})).json()
+        assert (found["baseVersionId"], found["conflicts"]) == ("opened", [])
+        assert (found["document"]["globalPrompt"], found["document"]["defaultLanguage"]) == ("Mine.", "es-ES")
+        assert [change["path"] for change in found["changes"]] == ["/defaultLanguage"]
+
+        again = {"document": {**work, "defaultLanguage": "it-IT"}, "madeFrom": ["opened"]}
+        [conflict] = (await scene.post(url, again)).json()["conflicts"]
+        assert (conflict["path"], conflict["ours"], conflict["theirs"]) == (
+            "/defaultLanguage",
+            "it-IT",
+            "es-ES",
+        )
+        decided = await scene.post(url, {**again, "choices": {"/defaultLanguage": "theirs"}})
+        assert decided.json()["conflicts"] == []
+        assert decided.json()["document"]["defaultLanguage"] == "es-ES"
+
+        await scene.save(flow_id, clinic(_id="alone", globalPrompt="Theirs."), tag="alone")
+        alone = f"/v1/flows/{flow_id}/versions/alone/merge"
+        reply = (await scene.post(alone, {"document": opened, "madeFrom": ["opened"]})).json()
+        assert (reply["baseVersionId"], reply["document"]["globalPrompt"]) == ("opened", "Theirs.")
+        unknown = await scene.post(url, {"document": opened, "madeFrom": ["nobody"]})
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "version_unknown")
