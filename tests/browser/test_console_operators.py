@@ -204,6 +204,29 @@ def test_a_text_that_waits_is_edited_and_approved_by_a_person(
 
 
 @needs_a_browser
+def test_versions_are_chosen_by_what_people_know_them_by(tmp_path: Path) -> None:  # what must be shown: 1
+    with opened_console(tmp_path) as console:
+        page, base = console.page, console.base
+        flow_id = published(base, "clinic-v1", "clinic-v2")
+        path = f"/v1/flows/{flow_id}/versions"
+        draft = {**call(base, "GET", f"{path}/clinic-v2"), "_id": "", "draft": True}
+        del draft["_id"]
+        made = call(base, "POST", path, draft)["versionId"]
+        console.open(f"/flows/{flow_id}/publishing?show=compare")
+        before = page.get_by_role("combobox", name="Before")
+        day = re.compile(r"^\w+ \d+, \d{4}, \d+:\d\d\W[AP]M · local · ")
+        expect(before).to_have_value("clinic-v2")
+        listed = before.get_by_role("option").all_text_contents()
+        assert [day.sub("", each) for each in listed] == [
+            f"draft · {made[:8]}",
+            "latest · clinic-v2",
+            "prod · clinic-v1",
+        ]
+        expect(page.get_by_role("combobox", name="After")).to_have_value(made)
+        console.was_clean()
+
+
+@needs_a_browser
 def test_conversations_are_moved_by_the_mapping_that_was_tried_and_by_no_other(
     tmp_path: Path,
 ) -> None:  # what must be shown: 1

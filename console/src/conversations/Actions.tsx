@@ -2,7 +2,8 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { Link, useNavigate } from "react-router";
 import { client, reply, type Schemas } from "../api/client";
-import { versionsQuery } from "../flows/queries";
+import { versionsOf, versionsQuery } from "../flows/queries";
+import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
 import { Badge, Button, Dialog, Field } from "../shell/kit";
 import { useSession } from "../shell/Session";
@@ -103,21 +104,8 @@ function VersionChoice(props: {
   const maySee = may("designer", "agent");
   const versions = useQuery({ ...versionsQuery(props.flowId), enabled: maySee });
   if (!maySee) return null;
-  const ids = [...new Set(versions.data?.map((row) => row.versionId) ?? [])].reverse();
-  const listed = props.value === "" || ids.includes(props.value) ? ids : [props.value, ...ids];
-  return (
-    <Field label={say("version")}>
-      {(field) => (
-        <select {...field} value={props.value} onChange={(event) => props.set(event.target.value)}>
-          {listed.map((id) => (
-            <option key={id} value={id}>
-              {id}
-            </option>
-          ))}
-        </select>
-      )}
-    </Field>
-  );
+  const listed = versionsOf(versions.data ?? []);
+  return <VersionField label={say("version")} versions={listed} value={props.value} set={props.set} />;
 }
 
 function Fork({ conversation, seq, close }: Props & { readonly close: () => void }): ReactNode {

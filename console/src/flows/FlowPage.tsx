@@ -7,7 +7,14 @@ import { Badge, Button, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
 import type { VersionDocument } from "./document";
-import { flowsQuery, useLiveConversations, type Version, versionsOf, versionsQuery } from "./queries";
+import {
+  flowsQuery,
+  shortId,
+  useLiveConversations,
+  type Version,
+  versionsOf,
+  versionsQuery,
+} from "./queries";
 import { starter } from "./starter";
 import "./flows.css";
 
@@ -142,9 +149,4 @@ function VersionsTable({
       </table>
     </div>
   );
-}
-
-/** Ids that the server makes are long; their beginning tells them apart in a list. */
-function shortId(id: string): string {
-  return /^[0-9a-f]{32}$/.test(id) ? id.slice(0, 8) : id;
 }

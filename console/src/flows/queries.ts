@@ -54,6 +54,11 @@ export function versionsOf(rows: readonly VersionRow[]): readonly Version[] {
   return [...found.values()].reverse();
 }
 
+/** Ids that the server makes are long; their beginning tells them apart in a list. */
+export function shortId(id: string): string {
+  return /^[0-9a-f]{32}$/.test(id) ? id.slice(0, 8) : id;
+}
+
 export interface LiveConversations {
   readonly byFlow: ReadonlyMap<string, number>;
   readonly byVersion: ReadonlyMap<string, number>;

@@ -1,20 +1,17 @@
 import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useState } from "react";
-import { client, reply, type Schemas } from "../api/client";
+import { client, reply } from "../api/client";
+import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
-import { Badge, type Tone } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
-import { type OfFlow, VersionField } from "./parts";
-
-type Change = Schemas["Change"];
-
-const TONES: Readonly<Record<Change["change"], Tone>> = { added: "good", removed: "bad", changed: "warn" };
+import { Changes } from "./Changes";
+import type { OfFlow } from "./parts";
 
 /** What a version changes of another, by ids: the order of things is no change. */
 export function Compare({ flow, versions }: OfFlow): ReactNode {
   const say = useText("publishing");
-  const [before, setBefore] = useState(versions[1] ?? versions[0] ?? "");
-  const [after, setAfter] = useState(versions[0] ?? "");
+  const [before, setBefore] = useState((versions[1] ?? versions[0])?.versionId ?? "");
+  const [after, setAfter] = useState(versions[0]?.versionId ?? "");
   const found = useQuery({
     queryKey: ["diff", flow.id, before, after],
     queryFn: ({ signal }) =>
@@ -26,16 +23,11 @@ export function Compare({ flow, versions }: OfFlow): ReactNode {
       ),
   });
   const changes = found.data?.changes ?? [];
-  const groups = new Map<string, Change[]>();
-  for (const change of changes) {
-    const key = `${change.what} ${change.id}`;
-    groups.set(key, [...(groups.get(key) ?? []), change]);
-  }
   return (
     <>
       <div className="choices">
-        <VersionField flow={flow} versions={versions} label={say("before")} value={before} set={setBefore} />
-        <VersionField flow={flow} versions={versions} label={say("after")} value={after} set={setAfter} />
+        <VersionField versions={versions} label={say("before")} value={before} set={setBefore} />
+        <VersionField versions={versions} label={say("after")} value={after} set={setAfter} />
       </div>
       {found.error === null ? null : <ErrorState error={found.error} retry={() => void found.refetch()} />}
       {found.isPending ? <Loading /> : null}
@@ -45,33 +37,7 @@ export function Compare({ flow, versions }: OfFlow): ReactNode {
         </EmptyState>
       ) : null}
       {changes.length === 0 ? null : <p role="status">{say("changes", { count: changes.length })}</p>}
-      {[...groups].map(([key, parts]) => (
-        <section key={key} className="card change" aria-label={key}>
-          <h3>
-            {parts[0]?.what} <code>{parts[0]?.id}</code>
-          </h3>
-          <ul className="pieces">
-            {parts.map((change) => (
-              <li key={`${change.path} ${change.change}`}>
-                <p className="row">
-                  <Badge tone={TONES[change.change]}>{say(`change_${change.change}`)}</Badge>
-                  <code>{change.path}</code>
-                </p>
-                <div className="before-after">
-                  {change.change === "added" ? null : (
-                    <pre className="raw removed">{text(change.before)}</pre>
-                  )}
-                  {change.change === "removed" ? null : <pre className="raw added">{text(change.after)}</pre>}
-                </div>
-              </li>
-            ))}
-          </ul>
-        </section>
-      ))}
+      <Changes changes={changes} />
     </>
   );
-}
-
-function text(value: unknown): string {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
 }

@@ -1,6 +1,7 @@
 import { queryOptions, useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { client, reply, type Schemas } from "../api/client";
+import { shortId } from "../flows/queries";
 import { useMoment, useText } from "../i18n";
 import { Badge, type Tone } from "../shell/kit";
 import { ErrorState, Loading } from "../shell/states";
@@ -53,8 +54,8 @@ export function History({ flow }: OfFlow): ReactNode {
 
 function What({ change }: { readonly change: Change }): ReactNode {
   const say = useText("publishing");
-  const to = change.versionId ?? "";
-  const from = change.fromVersionId;
+  const to = shortId(change.versionId ?? "");
+  const from = change.fromVersionId === null ? null : shortId(change.fromVersionId);
   switch (change.action) {
     case "version_saved":
       return (
@@ -66,7 +67,8 @@ function What({ change }: { readonly change: Change }): ReactNode {
     case "tag_split":
       return (
         <>
-          {change.tag}: {(change.split ?? []).map((side) => `${side.versionId} × ${side.weight}`).join(", ")}
+          {change.tag}:{" "}
+          {(change.split ?? []).map((side) => `${shortId(side.versionId)} × ${side.weight}`).join(", ")}
         </>
       );
     case "flow_named":

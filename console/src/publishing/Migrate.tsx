@@ -2,20 +2,21 @@ import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { Link } from "react-router";
 import { client, reply } from "../api/client";
+import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
 import { Table } from "../operations/Table";
 import { Badge, Button, Field, type Tone } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
 import { mappingOf } from "./mapping";
-import { type OfFlow, VersionField } from "./parts";
+import type { OfFlow } from "./parts";
 
 const TONES: Readonly<Record<string, Tone>> = { keep: "good", map: "accent", cannot: "bad" };
 
 /** Live conversations are moved to another version, after a dry run that says what would become of each. */
 export function Migrate({ flow, versions }: OfFlow): ReactNode {
   const say = useText("publishing");
-  const [from, setFrom] = useState(versions[1] ?? versions[0] ?? "");
-  const [to, setTo] = useState(versions[0] ?? "");
+  const [from, setFrom] = useState((versions[1] ?? versions[0])?.versionId ?? "");
+  const [to, setTo] = useState(versions[0]?.versionId ?? "");
   const [written, setWritten] = useState("");
   const mapping = mappingOf(written);
   const migrate = useMutation({
@@ -43,14 +44,8 @@ export function Migrate({ flow, versions }: OfFlow): ReactNode {
     <>
       <form className="stack" onSubmit={submit}>
         <div className="choices">
-          <VersionField
-            flow={flow}
-            versions={versions}
-            label={say("migrateFrom")}
-            value={from}
-            set={setFrom}
-          />
-          <VersionField flow={flow} versions={versions} label={say("migrateTo")} value={to} set={setTo} />
+          <VersionField versions={versions} label={say("migrateFrom")} value={from} set={setFrom} />
+          <VersionField versions={versions} label={say("migrateTo")} value={to} set={setTo} />
         </div>
         <Field
           label={say("mapping")}

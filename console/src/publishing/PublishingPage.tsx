@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Tabs } from "radix-ui";
 import type { ReactNode } from "react";
 import { Link, useParams, useSearchParams } from "react-router";
-import { flowsQuery, versionsQuery } from "../flows/queries";
+import { flowsQuery, versionsOf, versionsQuery } from "../flows/queries";
 import { useText } from "../i18n";
 import { chosenInSight, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
@@ -35,9 +35,8 @@ export default function PublishingPage(): ReactNode {
   }
   const flow = flows.data.find((each) => each.id === flowId);
   if (flow === undefined) return <NotFound />;
-  const ids = [...new Set(versions.data.map((row) => row.versionId))].reverse();
   const chosen = PANES.find((pane) => pane === address.get("show")) ?? "tags";
-  const shared = { flow, versions: ids };
+  const shared = { flow, versions: versionsOf(versions.data) };
   return (
     <>
       <PageHead
@@ -50,7 +49,7 @@ export default function PublishingPage(): ReactNode {
           </>
         }
       />
-      {ids.length === 0 ? (
+      {shared.versions.length === 0 ? (
         <EmptyState title={say("noVersions")}>
           <p>{say("noVersionsText")}</p>
         </EmptyState>

@@ -3,11 +3,12 @@ import { type FormEvent, type ReactNode, useState } from "react";
 import { Link } from "react-router";
 import { client, reply } from "../api/client";
 import { ReplayedRow } from "../conversations/Actions";
+import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
 import { Badge, Button, Field } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
-import { type OfFlow, VersionField } from "./parts";
 import "../conversations/conversations.css";
+import type { OfFlow } from "./parts";
 
 const FIGURES = [
   ["samePath", false],
@@ -20,7 +21,7 @@ const FIGURES = [
 /** What a version, a draft too, would have made of the last conversations of a tag. */
 export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
   const say = useText("publishing");
-  const [versionId, setVersionId] = useState(versions[0] ?? "");
+  const [versionId, setVersionId] = useState(versions[0]?.versionId ?? "");
   const [tag, setTag] = useState(flow.tags[0]?.tag ?? "");
   const [last, setLast] = useState(100);
   const replay = useMutation({
@@ -40,13 +41,7 @@ export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
   return (
     <>
       <form className="choices" onSubmit={submit}>
-        <VersionField
-          flow={flow}
-          versions={versions}
-          label={say("replayOn")}
-          value={versionId}
-          set={setVersionId}
-        />
+        <VersionField versions={versions} label={say("replayOn")} value={versionId} set={setVersionId} />
         <Field label={say("replayFrom")}>
           {(field) => (
             <select {...field} value={tag} onChange={(event) => setTag(event.target.value)}>

@@ -1,6 +1,8 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { client, reply, type Schemas } from "../api/client";
+import { shortId } from "../flows/queries";
+import { useVersionName, VersionField } from "../flows/VersionField";
 import { useMoment, useSpeech, useText } from "../i18n";
 import { Badge, Button, Dialog, Field } from "../shell/kit";
 import { useSession } from "../shell/Session";
@@ -17,7 +19,7 @@ import {
   spanOf,
   type TagReply,
 } from "./outcomes";
-import { namedVersion, type OfFlow, VersionField } from "./parts";
+import type { OfFlow } from "./parts";
 
 /** The tags of a flow: where each points or how it is shared out, what came of it, and what can be done. */
 export function Tags({ flow, versions }: OfFlow): ReactNode {
@@ -91,7 +93,7 @@ function TagCard({ flow, versions, tag }: OfTag): ReactNode {
         </div>
       </div>
       {tag.split === null ? (
-        <strong className="mono">{tag.versionId}</strong>
+        <strong className="mono">{shortId(tag.versionId)}</strong>
       ) : (
         <SplitOf flow={flow} tag={tag} />
       )}
@@ -103,7 +105,9 @@ function TagCard({ flow, versions, tag }: OfTag): ReactNode {
         <SplitForm flow={flow} versions={versions} tag={tag} close={close} />
       </Dialog>
       <Dialog title={say("rollBackTag", { tag: tag.tag })} open={open === "rollback"} close={close}>
-        {before === null ? null : <RollBack flow={flow} tag={tag} before={before} close={close} />}
+        {before === null ? null : (
+          <RollBack flow={flow} versions={versions} tag={tag} before={before} close={close} />
+        )}
       </Dialog>
     </section>
   );
@@ -114,7 +118,7 @@ function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close
   const say = useText("publishing");
   const sayShell = useText("shell");
   const [name, setName] = useState(tag?.tag ?? "");
-  const [versionId, setVersionId] = useState(versions[0] ?? "");
+  const [versionId, setVersionId] = useState(versions[0]?.versionId ?? "");
   const put = usePutTag(flow.id);
   const submit = (event: FormEvent): void => {
     event.preventDefault();
@@ -131,13 +135,7 @@ function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close
       ) : (
         <p className="quiet">{say("promoteIntro")}</p>
       )}
-      <VersionField
-        flow={flow}
-        versions={versions}
-        label={say("version")}
-        value={versionId}
-        set={setVersionId}
-      />
+      <VersionField versions={versions} label={say("version")} value={versionId} set={setVersionId} />
       {put.error === null ? null : <ErrorState error={put.error} did />}
       <div className="row">
         <Button kind="primary" type="submit" disabled={put.isPending}>
@@ -149,19 +147,18 @@ function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close
   );
 }
 
-function RollBack(props: {
-  readonly flow: OfFlow["flow"];
-  readonly tag: TagReply;
-  readonly before: string;
-  readonly close: () => void;
-}): ReactNode {
-  const { flow, tag, before, close } = props;
+function RollBack(props: OfTag & { readonly before: string; readonly close: () => void }): ReactNode {
+  const { flow, versions, tag, before, close } = props;
   const say = useText("publishing");
+  const named = useVersionName();
+  const version = versions.find((each) => each.versionId === before);
   const sayShell = useText("shell");
   const put = usePutTag(flow.id);
   return (
     <div className="stack">
-      <p>{say("rollBackIntro", { tag: tag.tag, version: namedVersion(flow, before) })}</p>
+      <p>
+        {say("rollBackIntro", { tag: tag.tag, version: version === undefined ? before : named(version) })}
+      </p>
       {put.error === null ? null : <ErrorState error={put.error} did />}
       <div className="row">
         <Button
@@ -169,7 +166,7 @@ function RollBack(props: {
           disabled={put.isPending}
           onClick={() => put.mutate({ tag: tag.tag, versionId: before }, { onSuccess: close })}
         >
-          {say("rollBackTo", { version: before })}
+          {say("rollBackTo", { version: shortId(before) })}
         </Button>
         <Button onClick={close}>{sayShell("cancel")}</Button>
       </div>
@@ -180,7 +177,7 @@ function RollBack(props: {
 function SplitForm({ flow, versions, tag, close }: OfTag & { readonly close: () => void }): ReactNode {
   const say = useText("publishing");
   const sayShell = useText("shell");
-  const other = versions.find((id) => id !== tag.versionId) ?? tag.versionId;
+  const other = versions.find((each) => each.versionId !== tag.versionId)?.versionId ?? tag.versionId;
   const [sides, setSides] = useState<readonly Side[]>(
     tag.split ?? [
       { versionId: tag.versionId, weight: 90 },
@@ -207,7 +204,6 @@ function SplitForm({ flow, versions, tag, close }: OfTag & { readonly close: () 
         // biome-ignore lint/suspicious/noArrayIndexKey: a side is known by its place
         <div className="side-form" key={index}>
           <VersionField
-            flow={flow}
             versions={versions}
             label={index === 0 ? say("base") : say("sideNumber", { number: index + 1 })}
             value={side.versionId}
@@ -235,7 +231,9 @@ function SplitForm({ flow, versions, tag, close }: OfTag & { readonly close: () 
             setSides([
               ...sides,
               {
-                versionId: versions.find((id) => sides.every((side) => side.versionId !== id)) ?? "",
+                versionId:
+                  versions.find((each) => sides.every((side) => side.versionId !== each.versionId))
+                    ?.versionId ?? "",
                 weight: 10,
               },
             ])
@@ -326,7 +324,7 @@ function SplitOf({ flow, tag }: { readonly flow: OfFlow["flow"]; readonly tag: T
       {rolledBack === null ? null : (
         <p className="notice bad" role="status">
           {say("rolledBack", {
-            version: rolledBack.versionId,
+            version: shortId(rolledBack.versionId),
             metric: say(`metric_${rolledBack.metric as Metric}`),
             when: moment(rolledBack.at),
           })}
@@ -335,7 +333,7 @@ function SplitOf({ flow, tag }: { readonly flow: OfFlow["flow"]; readonly tag: T
       <ul className="shares">
         {sides.map((side, index) => (
           <li key={side.versionId}>
-            <span className="mono">{side.versionId}</span>
+            <span className="mono">{shortId(side.versionId)}</span>
             <span className="bar-track" aria-hidden="true">
               <span className="bar-fill" style={{ width: `${shares[index] ?? 0}%` }} />
             </span>
@@ -362,7 +360,7 @@ function SplitOf({ flow, tag }: { readonly flow: OfFlow["flow"]; readonly tag: T
                 <th scope="col">{say("metric")}</th>
                 {measured.map((side) => (
                   <th scope="col" key={side.versionId}>
-                    {side.versionId}
+                    {shortId(side.versionId)}
                     <br />
                     {say("conversations", { count: side.conversations })}{" "}
                     {side.tooFew ? <Badge tone="warn">{say("tooFew")}</Badge> : null}

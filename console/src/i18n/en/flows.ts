@@ -19,6 +19,7 @@ export const flows = {
   noVersionsText: "Begin with a greeting and a goodbye; everything else is yours.",
   version: "Version",
   draft: "draft",
+  runnable: "published",
   drafts: { one: "{count} draft", other: "{count} drafts" },
   running: { one: "{count} live conversation", other: "{count} live conversations" },
   live: "Live conversations",

@@ -22,6 +22,7 @@ export const flows: Translation<typeof english> = {
   noVersionsText: "Empieza con un saludo y una despedida; lo demás es tuyo.",
   version: "Versión",
   draft: "borrador",
+  runnable: "publicada",
   drafts: { one: "{count} borrador", other: "{count} borradores" },
   running: { one: "{count} conversación en curso", other: "{count} conversaciones en curso" },
   live: "Conversaciones en curso",

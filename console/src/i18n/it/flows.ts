@@ -22,6 +22,7 @@ export const flows: Translation<typeof english> = {
   noVersionsText: "Comincia con un saluto e un congedo; il resto è tuo.",
   version: "Versione",
   draft: "bozza",
+  runnable: "pubblicata",
   drafts: { one: "{count} bozza", other: "{count} bozze" },
   running: { one: "{count} conversazione in corso", other: "{count} conversazioni in corso" },
   live: "Conversazioni in corso",

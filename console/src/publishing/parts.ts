@@ -1,0 +1,7 @@
+import type { FlowRow, Version } from "../flows/queries";
+
+export interface OfFlow {
+  readonly flow: FlowRow;
+  /** The newest first. */
+  readonly versions: readonly Version[];
+}
