@@ -60,6 +60,8 @@ export interface CanvasProps {
   /** The connections that are chosen, by their ids. */
   readonly ways: ReadonlySet<string>;
   readonly chooseWays: Dispatch<SetStateAction<ReadonlySet<string>>>;
+  /** A connection was asked for, maybe one that is chosen already. */
+  readonly showWay: () => void;
   /** The task to bring into view, with a number that rises with each wish. */
   readonly wanted: { readonly id: string; readonly nth: number } | null;
   readonly readOnly: boolean;
@@ -123,7 +125,7 @@ function useReused<Item extends { readonly id: string }>(next: Item[]): Item[] {
 }
 
 function Drawing(props: CanvasProps): ReactNode {
-  const { document, change, undo, redo, shown, select, ways, chooseWays, wanted, readOnly } = props;
+  const { document, change, undo, redo, shown, select, ways, chooseWays, showWay, wanted, readOnly } = props;
   const say = useText("flows");
   const flow = useReactFlow<TaskNodeType>();
   const { positions, better } = usePositions(document);
@@ -288,6 +290,7 @@ function Drawing(props: CanvasProps): ReactNode {
     "/": () => search.current?.focus(),
   };
   const pressed = (event: KeyboardEvent): void => {
+    if (event.key === "Enter" && (event.target as Element).matches(".react-flow__edge")) showWay();
     if (event.target instanceof HTMLInputElement || readOnly) return;
     const name = `${event.ctrlKey || event.metaKey ? "mod+" : ""}${event.shiftKey ? "shift+" : ""}${event.key.toLowerCase()}`;
     const act = keys[name];
@@ -356,6 +359,7 @@ function Drawing(props: CanvasProps): ReactNode {
         edgeTypes={EDGE_TYPES}
         onNodesChange={moved}
         onEdgesChange={edgesChanged}
+        onEdgeClick={showWay}
         onNodeDragStart={dragStarted}
         onNodeDragStop={dragEnded}
         onConnect={joined}

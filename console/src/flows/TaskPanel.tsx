@@ -35,6 +35,8 @@ interface TaskPanelProps extends PartProps {
   readonly flowId: string;
   /** The task that a chosen connection leads to. */
   readonly way: string | undefined;
+  /** How often one was asked for: the same one again is shown again. */
+  readonly wayAsked: number;
   /** The place of a task to go to. */
   readonly wanted: { readonly id: string; readonly pointer: string } | null;
   readonly renderedFor: RenderedFor;
@@ -54,7 +56,7 @@ const BY_HAND = new Set([
 
 /** Everything of one task: what it is called and says, where it leads and when, and all else by the schema. */
 export function TaskPanel(props: TaskPanelProps): ReactNode {
-  const { document, task, way, wanted, schema, change, select, readOnly } = props;
+  const { document, task, way, wayAsked, wanted, schema, change, select, readOnly } = props;
   const say = useText("flows");
   const panel = useRef<HTMLElement>(null);
   const sayShell = useText("shell");
@@ -64,7 +66,7 @@ export function TaskPanel(props: TaskPanelProps): ReactNode {
   // biome-ignore lint/correctness/useExhaustiveDependencies: the same connection of another task is another one
   useEffect(() => {
     if (way !== undefined) shownPlace(panel.current, ["connectionConditions", way]);
-  }, [id, way]);
+  }, [id, way, wayAsked]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: it is gone to once, when it is wanted
   useEffect(() => {
     if (wanted?.id === id) goTo(panel.current, placeIn(task, wanted.pointer));

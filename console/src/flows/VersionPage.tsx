@@ -109,6 +109,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   const [tab, setTab] = useState("graph");
   const [selected, setSelected] = useState<ReadonlySet<string>>(NOTHING);
   const [ways, setWays] = useState<ReadonlySet<string>>(NOTHING);
+  const [wayAsked, setWayAsked] = useState(0);
   const [active, setActive] = useState<string | null>(null);
   const [covered, setCovered] = useState<ReadonlySet<string> | null>(null);
   const [wanted, setWanted] = useState({ id: "", pointer: "", nth: 0 });
@@ -127,6 +128,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
       act(as === undefined ? { do: "change", document: next } : { do: "change", document: next, as }),
     [],
   );
+  const showWay = useCallback(() => setWayAsked((before) => before + 1), []);
   const undo = useCallback(() => act({ do: "undo" }), []);
   const redo = useCallback(() => act({ do: "redo" }), []);
   const choose = (id: string | null, pointer = ""): void => {
@@ -242,6 +244,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                     select={setSelected}
                     ways={ways}
                     chooseWays={setWays}
+                    showWay={showWay}
                     wanted={wantedTask}
                     readOnly={held}
                   />
@@ -255,6 +258,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                       document={document}
                       task={task}
                       way={way?.to}
+                      wayAsked={wayAsked}
                       wanted={wantedPlace}
                       schema={schema}
                       change={change}
