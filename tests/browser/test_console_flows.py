@@ -181,20 +181,39 @@ def test_what_somebody_else_saved_meanwhile_is_merged(tmp_path: Path) -> None:
         page = console.page
         flow = page.url.split("/flows/")[1].split("/versions/")[0]
         theirs: dict[str, Any] = json.loads(draft_of(console))
+        welcome, goodbye = theirs["tasks"]
         theirs["globalPrompt"] = "Theirs."
+        welcome.update(prompt="Say hello, theirs.", name="hello")
+        goodbye["prompt"] = "Bye, theirs."
         call(console.base, "POST", f"/v1/flows/{flow}/versions", theirs)
         page.locator("[data-task=welcome]").click()
         page.get_by_label("When to enter it").fill("Ours.")
+        page.get_by_label("Name").first.fill("greeting")
+        page.get_by_role("textbox", name="Prompt").fill("Say hello, ours.")
         page.get_by_role("button", name="Save draft").click()
-        conflict = page.get_by_role("dialog", name="Someone saved meanwhile")
-        conflict.get_by_role("button", name="Merge").click()
-        conflict.locator(".cm-merge-revert button").first.click()
+        meanwhile = page.get_by_role("dialog", name="Someone saved meanwhile")
+        meanwhile.get_by_role("button", name="Merge").click()
+        expect(meanwhile.get_by_role("status")).to_contain_text("2 conflicts left to decide")
+        go_on = meanwhile.get_by_role("button", name="Go on with this")
+        expect(go_on).to_be_disabled()
+        name = meanwhile.get_by_role("group", name="tasks › greeting › name")
+        expect(name.locator("pre")).to_have_text(["welcome", "greeting", "hello"])
+        name.get_by_role("radio", name="Before both").check()
+        prompt = meanwhile.get_by_role("group", name="tasks › greeting › prompt")
+        expect(prompt.locator("mark").last).to_have_text("Say hello, theirs")
+        prompt.get_by_role("radio", name="Theirs").check()
+        meanwhile.get_by_text("2 changes are taken over from theirs").click()
+        expect(meanwhile.get_by_role("region", name="version globalPrompt")).to_contain_text("Theirs.")
         console.is_accessible()
-        conflict.get_by_role("button", name="Go on with this").click()
+        go_on.click()
+        expect(meanwhile).to_have_count(0)
         page.get_by_role("button", name="Save draft").click()
         expect(page.get_by_text("Draft saved")).to_be_visible()
         merged = json.loads(draft_of(console))
-        assert (merged["globalPrompt"], merged["tasks"][0]["description"]) == ("Theirs.", "Ours.")
+        first, last = merged["tasks"]
+        assert (merged["globalPrompt"], last["prompt"]) == ("Theirs.", "Bye, theirs.")
+        assert (first["description"], first["name"]) == ("Ours.", "welcome")
+        assert first["prompt"] == "Say hello, theirs."
         console.was_clean()
 
 

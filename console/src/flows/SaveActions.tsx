@@ -16,6 +16,8 @@ export interface Base {
   readonly versionId: string;
   /** The version that was opened, or saved last; undefined while the list of versions does not tell it. */
   readonly version: Version | undefined;
+  /** The versions that the work has been, the latest last. */
+  readonly madeFrom: readonly string[];
   /** Every version that was there then. */
   readonly known: ReadonlySet<string>;
 }
@@ -203,6 +205,7 @@ export function SaveActions({
                   flowId={base.flowId}
                   theirs={conflict.theirs}
                   ours={document}
+                  madeFrom={base.madeFrom}
                   take={(next) => {
                     merged(next, conflict.theirs);
                     settle();

@@ -97,6 +97,8 @@ interface WorkbenchProps {
 }
 
 const NOTHING: ReadonlySet<string> = new Set();
+/** Of the versions that a work has been, so many are looked at for what it has in common with another. */
+const MOST_MADE_FROM = 10;
 
 function Workbench({ flowId, versionId, document: begun, versions, saved }: WorkbenchProps): ReactNode {
   const say = useText("flows");
@@ -106,6 +108,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   const [known, setKnown] = useState<ReadonlySet<string>>(
     () => new Set([versionId, ...versions.map((each) => each.versionId)]),
   );
+  const [been, setBeen] = useState<readonly string[]>([versionId]);
   const [tab, setTab] = useState("graph");
   const [selected, setSelected] = useState<ReadonlySet<string>>(NOTHING);
   const [ways, setWays] = useState<ReadonlySet<string>>(NOTHING);
@@ -194,7 +197,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
       >
         {readOnly ? undefined : (
           <SaveActions
-            base={{ flowId, versionId, version: mergedWith ?? version, known }}
+            base={{ flowId, versionId, version: mergedWith ?? version, madeFrom: been, known }}
             document={document}
             dirty={dirty}
             broken={brokenText !== null}
@@ -202,6 +205,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
             saved={(made, kept) => {
               act({ do: "saved", document: kept });
               setKnown((before) => new Set([...before, made]));
+              setBeen((before) => [...before, made].slice(-MOST_MADE_FROM));
               setMergedWith(null);
               saved(made);
             }}
@@ -209,6 +213,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
               change(next);
               setMergedWith(theirs);
               setKnown((before) => new Set([...before, theirs.versionId]));
+              setBeen((before) => [...before, theirs.versionId].slice(-MOST_MADE_FROM));
             }}
           />
         )}
