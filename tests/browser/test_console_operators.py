@@ -166,6 +166,8 @@ def test_a_tag_is_promoted_split_and_rolled_back(tmp_path: Path, width: str) -> 
         page.get_by_role("combobox", name="Conversations of the tag").select_option("prod")
         page.get_by_role("button", name="Replay", exact=True).click()
         expect(page.get_by_text("Same path").first).to_be_visible()
+        page.locator("details.card summary", has_text="conv-1").click()
+        expect(page.get_by_role("link", name="Open the conversation")).to_be_visible()
         console.is_accessible()
 
         for pane in ("health", "jobs", "dead", "events", "calls", "latency", "mail"):
@@ -223,6 +225,39 @@ def test_versions_are_chosen_by_what_people_know_them_by(tmp_path: Path) -> None
             "prod · clinic-v1",
         ]
         expect(page.get_by_role("combobox", name="After")).to_have_value(made)
+        console.was_clean()
+
+
+@needs_a_browser
+def test_a_draft_is_offered_only_where_one_can_be_taken(tmp_path: Path) -> None:  # what must be shown: 1
+    with opened_console(tmp_path) as console:
+        page, base = console.page, console.base
+        flow_id = published(base, "clinic-v1")
+        document = {**call(base, "GET", f"/v1/flows/{flow_id}/versions/clinic-v1"), "draft": True}
+        del document["_id"], document["conversationalFlowId"]
+        call(base, "POST", f"/v1/flows/{flow_id}/versions", document)
+        a_conversation(base, flow_id)
+        console.open(f"/flows/{flow_id}/publishing")
+        prod = page.get_by_role("region", name="prod")
+        expect(prod.get_by_role("button", name="Split")).to_be_disabled()
+        prod.get_by_role("button", name="Promote").click()
+        expect(page.get_by_role("dialog").get_by_role("option")).to_have_text([re.compile("clinic-v1")])
+        page.keyboard.press("Escape")
+        page.get_by_role("tab", name="Migrate").click()
+        expect(page.get_by_role("heading", name="there are not two yet")).to_be_visible()
+        console.open("/conversations/conv-1")
+        for action, offered in (("Fork", 1), ("Replay", 2)):
+            page.get_by_role("button", name=action).click()
+            choice = page.get_by_role("dialog").get_by_role("combobox", name="Version")
+            expect(choice.get_by_role("option")).to_have_count(offered)
+            page.keyboard.press("Escape")
+        drafted = call(base, "POST", "/v1/flows", {"name": "New", "campaignId": "c", "updatedBy": "ada"})[
+            "id"
+        ]
+        call(base, "POST", f"/v1/flows/{drafted}/versions", document)
+        console.open(f"/flows/{drafted}/publishing")
+        expect(page.get_by_text("Drafts never run")).to_be_visible()
+        expect(page.get_by_role("button", name="New tag")).to_be_disabled()
         console.was_clean()
 
 

@@ -2,7 +2,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { Link, useNavigate } from "react-router";
 import { client, reply, type Schemas } from "../api/client";
-import { versionsOf, versionsQuery } from "../flows/queries";
+import { runnable, versionsOf, versionsQuery } from "../flows/queries";
 import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
 import { Badge, Button, Dialog, Field } from "../shell/kit";
@@ -98,13 +98,15 @@ function VersionChoice(props: {
   readonly flowId: string;
   readonly value: string;
   readonly set: (versionId: string) => void;
+  readonly drafts?: boolean;
 }): ReactNode {
   const say = useText("conversations");
   const { may } = useSession();
   const maySee = may("designer", "agent");
   const versions = useQuery({ ...versionsQuery(props.flowId), enabled: maySee });
   if (!maySee) return null;
-  const listed = versionsOf(versions.data ?? []);
+  const all = versionsOf(versions.data ?? []);
+  const listed = props.drafts ? all : runnable(all);
   return <VersionField label={say("version")} versions={listed} value={props.value} set={props.set} />;
 }
 
@@ -172,7 +174,7 @@ function Replay({ conversation }: Props): ReactNode {
   return (
     <div className="stack">
       <p className="quiet">{say("replayIntro")}</p>
-      <VersionChoice flowId={conversation.flowId} value={versionId} set={setVersionId} />
+      <VersionChoice drafts flowId={conversation.flowId} value={versionId} set={setVersionId} />
       <div className="row">
         <Button kind="primary" disabled={replay.isPending} onClick={() => replay.mutate(versionId)}>
           {say("replay")}

@@ -54,6 +54,11 @@ export function versionsOf(rows: readonly VersionRow[]): readonly Version[] {
   return [...found.values()].reverse();
 }
 
+/** Those that conversations may be on: drafts never run. */
+export function runnable(versions: readonly Version[]): readonly Version[] {
+  return versions.filter((each) => !each.draft);
+}
+
 /** Ids that the server makes are long; their beginning tells them apart in a list. */
 export function shortId(id: string): string {
   return /^[0-9a-f]{32}$/.test(id) ? id.slice(0, 8) : id;

@@ -2,6 +2,7 @@ import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { Link } from "react-router";
 import { client, reply } from "../api/client";
+import { runnable } from "../flows/queries";
 import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
 import { Table } from "../operations/Table";
@@ -13,8 +14,9 @@ import type { OfFlow } from "./parts";
 const TONES: Readonly<Record<string, Tone>> = { keep: "good", map: "accent", cannot: "bad" };
 
 /** Live conversations are moved to another version, after a dry run that says what would become of each. */
-export function Migrate({ flow, versions }: OfFlow): ReactNode {
+export function Migrate({ flow, versions: all }: OfFlow): ReactNode {
   const say = useText("publishing");
+  const versions = runnable(all);
   const [from, setFrom] = useState((versions[1] ?? versions[0])?.versionId ?? "");
   const [to, setTo] = useState(versions[0]?.versionId ?? "");
   const [written, setWritten] = useState("");
@@ -40,6 +42,7 @@ export function Migrate({ flow, versions }: OfFlow): ReactNode {
     JSON.stringify(migrate.variables?.pairs) === JSON.stringify(mapping.pairs) &&
     !migrate.isPending;
   const movable = (report?.counts.keep ?? 0) + (report?.counts.map ?? 0);
+  if (versions.length < 2) return <EmptyState title={say("nothingToMigrateTo")} />;
   return (
     <>
       <form className="stack" onSubmit={submit}>

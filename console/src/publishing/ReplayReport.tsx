@@ -91,7 +91,9 @@ export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
                 </Badge>
               </summary>
               <p>
-                <Link to={`/conversations/${encodeURIComponent(row.conversationId)}`}>{say("open")}</Link>
+                <Link className="button" to={`/conversations/${encodeURIComponent(row.conversationId)}`}>
+                  {say("open")}
+                </Link>
               </p>
               <ReplayedRow row={row} />
             </details>

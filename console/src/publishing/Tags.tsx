@@ -1,7 +1,7 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { client, reply, type Schemas } from "../api/client";
-import { shortId } from "../flows/queries";
+import { runnable, shortId } from "../flows/queries";
 import { useVersionName, VersionField } from "../flows/VersionField";
 import { useMoment, useSpeech, useText } from "../i18n";
 import { Badge, Button, Dialog, Field } from "../shell/kit";
@@ -22,17 +22,20 @@ import {
 import type { OfFlow } from "./parts";
 
 /** The tags of a flow: where each points or how it is shared out, what came of it, and what can be done. */
-export function Tags({ flow, versions }: OfFlow): ReactNode {
+export function Tags({ flow, versions: all }: OfFlow): ReactNode {
   const say = useText("publishing");
+  const versions = runnable(all);
   const [creating, setCreating] = useState(false);
   return (
     <>
       <div className="row">
-        <Button onClick={() => setCreating(true)}>{say("newTag")}</Button>
+        <Button disabled={versions.length === 0} onClick={() => setCreating(true)}>
+          {say("newTag")}
+        </Button>
       </div>
       {flow.tags.length === 0 ? (
         <EmptyState title={say("noTags")}>
-          <p>{say("noTagsText")}</p>
+          <p>{say(versions.length === 0 ? "onlyDrafts" : "noTagsText")}</p>
         </EmptyState>
       ) : (
         <div className="tag-cards">

@@ -70,6 +70,8 @@ export const publishing = {
   mappingWrong: "Not “old task -> new task”: line {lines}",
   dryRun: "Dry run",
   migrateNow: { one: "Move {count} conversation", other: "Move {count} conversations" },
+  onlyDrafts: "Drafts never run: publish one of them first.",
+  nothingToMigrateTo: "Conversations move between two published versions: there are not two yet.",
   nothingToMigrate: "No live conversation is on this version",
   wouldMove: { one: "{count} conversation would move.", other: "{count} conversations would move." },
   moved: { one: "{count} conversation has moved.", other: "{count} conversations have moved." },

@@ -74,6 +74,8 @@ export const publishing: Translation<typeof english> = {
   mappingWrong: "No es «tarea vieja -> tarea nueva»: línea {lines}",
   dryRun: "Ensayo",
   migrateNow: { one: "Mover {count} conversación", other: "Mover {count} conversaciones" },
+  onlyDrafts: "Los borradores no se ejecutan: publique antes uno de ellos.",
+  nothingToMigrateTo: "Las conversaciones pasan de una versión publicada a otra: todavía no hay dos.",
   nothingToMigrate: "Ninguna conversación en curso está en esta versión",
   wouldMove: { one: "Se movería {count} conversación.", other: "Se moverían {count} conversaciones." },
   moved: { one: "Se ha movido {count} conversación.", other: "Se han movido {count} conversaciones." },

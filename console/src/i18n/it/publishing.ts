@@ -74,6 +74,9 @@ export const publishing: Translation<typeof english> = {
   mappingWrong: "Non è «vecchio task -> nuovo task»: riga {lines}",
   dryRun: "Prova",
   migrateNow: { one: "Sposta {count} conversazione", other: "Sposta {count} conversazioni" },
+  onlyDrafts: "Le bozze non vengono eseguite: prima pubblicane una.",
+  nothingToMigrateTo:
+    "Le conversazioni passano da una versione pubblicata a un’altra: non ce ne sono ancora due.",
   nothingToMigrate: "Nessuna conversazione in corso è su questa versione",
   wouldMove: {
     one: "{count} conversazione si sposterebbe.",
