@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from playwright.sync_api import expect
@@ -85,6 +86,15 @@ def test_a_persona_is_simulated_a_failed_run_leads_to_its_task_and_a_refusal_say
         panel.get_by_role("heading", name="Simulated users").click()
         for field in ("Name", "Goal", "Mood"):
             panel.get_by_role("textbox", name=field, exact=True).fill("anything")
+        knowledge = panel.get_by_role("textbox", name="Knowledge")
+        expect(knowledge).to_have_accessible_description(re.compile("JSON"))
+        knowledge.fill("her address is 4 Quay Street")
+        panel.get_by_label("Runs").focus()
+        expect(knowledge).to_have_accessible_description(re.compile("^This is not JSON, so it was not taken"))
+        console.is_accessible()
+        knowledge.fill('{"address": "4 Quay Street"}')
+        panel.get_by_label("Runs").focus()
+        expect(knowledge).to_have_accessible_description(re.compile("^JSON"))
         panel.get_by_role("button", name="Simulate", exact=True).click()
         expect(panel.get_by_role("alert")).to_contain_text("FLOW_ENGINE_LLM_MODEL")
         console.is_accessible()

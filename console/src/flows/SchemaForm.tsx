@@ -1,5 +1,5 @@
 /** A form made from the JSON Schema of a place in the document. */
-import { type ReactNode, useId, useRef } from "react";
+import { type ReactNode, useId, useRef, useState } from "react";
 import { useText } from "../i18n";
 import { Button, Field } from "../shell/kit";
 import { freeName, type VersionDocument, withValueAt } from "./document";
@@ -156,9 +156,14 @@ function Text({ scope, name, node, value, change }: FormProps): ReactNode {
 /** What has no control of its own, as JSON. It is written when it is left, if it is another text than the value's:
  * another task's field, or another item's after one is removed, is another field. */
 function Raw({ scope, name, node, value, change }: FormProps): ReactNode {
+  const say = useText("flows");
   const known = value === undefined ? "" : JSON.stringify(value, null, 2);
+  const [wrong, setWrong] = useState<{ readonly beside: string; readonly reason: string } | null>(null);
+  const asJson = say("asJson", { example: typeOf(node) === "object" ? '`{"key": "value"}`' : '`"text"`' });
+  const hint = [node.description, asJson].filter(Boolean).join(" ");
+  const error = wrong?.beside === known ? { error: say("notJson", { reason: wrong.reason }) } : {};
   return (
-    <Field label={labelOf(name)} {...hintOf(node)}>
+    <Field label={labelOf(name)} hint={hint} {...error}>
       {(field) => (
         <textarea
           {...field}
@@ -171,10 +176,9 @@ function Raw({ scope, name, node, value, change }: FormProps): ReactNode {
             const written = event.target.value;
             try {
               if (written !== known) change(written.trim() === "" ? undefined : JSON.parse(written));
-              event.target.setCustomValidity("");
+              setWrong(null);
             } catch (error) {
-              event.target.setCustomValidity(String(error));
-              event.target.reportValidity();
+              setWrong({ beside: known, reason: (error as SyntaxError).message });
             }
           }}
         />

@@ -110,6 +110,8 @@ export const flows = {
     other: "{count} changes are taken over from theirs",
   },
   takeMerge: "Go on with this",
+  asJson: "JSON, such as {example}",
+  notJson: "This is not JSON, so it was not taken: {reason}",
   unsaved: "Unsaved changes",
   leaveTitle: "Leave without saving?",
   leaveText: "Your changes are not saved: if you leave, they are lost.",

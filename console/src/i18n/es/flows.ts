@@ -111,6 +111,8 @@ export const flows: Translation<typeof english> = {
   },
   takenOver: { one: "{count} cambio se toma de la suya", other: "{count} cambios se toman de la suya" },
   takeMerge: "Seguir con esto",
+  asJson: "JSON, por ejemplo {example}",
+  notJson: "No es JSON, así que no se tomó: {reason}",
   unsaved: "Cambios sin guardar",
   leaveTitle: "¿Salir sin guardar?",
   leaveText: "Tus cambios no están guardados: si sales, se pierden.",

@@ -111,6 +111,8 @@ export const flows: Translation<typeof english> = {
     other: "{count} modifiche vengono prese dalla sua",
   },
   takeMerge: "Continua con questo",
+  asJson: "JSON, per esempio {example}",
+  notJson: "Non è JSON, quindi non è stato preso: {reason}",
   unsaved: "Modifiche non salvate",
   leaveTitle: "Uscire senza salvare?",
   leaveText: "Le tue modifiche non sono salvate: se esci, vanno perse.",
