@@ -163,6 +163,37 @@ def test_a_task_shows_that_it_has_the_focus(tmp_path: Path) -> None:
         console.was_clean()
 
 
+def test_a_graph_is_shown_below_its_tools_and_a_connection_shows_that_it_has_the_focus(
+    tmp_path: Path,
+) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        console.open(f"/flows/{flow_id}/versions/clinic-v1")
+        expect(page.locator(".page-head")).to_contain_text("by local")
+        first = page.locator(".react-flow__node[data-id=reception]")
+        expect(first).to_be_visible()
+        for _ in ("at first", "fitted again"):
+            tools, seen = page.get_by_role("toolbar").bounding_box(), first.bounding_box()
+            assert tools is not None
+            assert seen is not None
+            assert seen["y"] >= tools["y"] + tools["height"]
+            page.get_by_role("button", name="Fit View").click()
+        way = page.locator(".react-flow__edge").first
+        page.keyboard.press("Tab")  # from here on the keyboard leads
+        way.focus()
+        expect(way.locator(".react-flow__edge-path")).to_have_css("stroke-width", "3px")
+        console.was_clean()
+
+
+def test_what_is_not_there_is_told_within_a_small_phone(tmp_path: Path) -> None:
+    with opened_console(tmp_path, width="narrow") as console:
+        console.open(f"/flows/{'f' * 64}/versions/v1")
+        told = console.page.get_by_role("alert")
+        expect(told).to_contain_text("ffff")
+        assert told.evaluate("element => element.scrollWidth <= element.clientWidth")
+
+
 def test_a_graph_on_a_small_phone(tmp_path: Path) -> None:
     with opened_console(tmp_path, width="narrow") as console:
         page = console.page

@@ -72,7 +72,8 @@ const NODE_TYPES = { task: TaskNode };
 const EDGE_TYPES = { way: TaskEdge };
 const MULTI_SELECTION_KEYS = ["Shift", "Control", "Meta"];
 const NONE: ReadonlySet<string> = new Set();
-const FIT = { maxZoom: 1 };
+/** Below the tools, which lie over it. */
+const FIT = { maxZoom: 1, padding: { top: "72px", right: "24px", bottom: "24px", left: "24px" } } as const;
 const mapClass = (node: TaskNodeType): string => `map-${node.data.task.type}`;
 
 let copied: { readonly tasks: readonly Task[]; readonly positions: Readonly<Record<string, Point>> } | null =
@@ -273,7 +274,7 @@ function Drawing(props: CanvasProps): ReactNode {
     if (now === null) return;
     const there = Object.entries(found).filter(([id]) => taskById(now, id) !== undefined);
     change(placed(now, Object.fromEntries(there)));
-    void flow.fitView({ duration: 200 });
+    void flow.fitView({ ...FIT, duration: 200 });
   };
 
   const search = useRef<HTMLInputElement>(null);
@@ -377,7 +378,7 @@ function Drawing(props: CanvasProps): ReactNode {
       >
         <Background gap={24} />
         <MiniMap<TaskNodeType> pannable ariaLabel={say("minimap")} nodeClassName={mapClass} />
-        <Controls showInteractive={false} />
+        <Controls showInteractive={false} fitViewOptions={FIT} />
       </ReactFlow>
     </div>
   );

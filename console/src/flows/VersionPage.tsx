@@ -14,7 +14,7 @@ import {
 } from "react";
 import { Link, useBlocker, useNavigate, useParams } from "react-router";
 import { refusal } from "../api/client";
-import { useText } from "../i18n";
+import { useMoment, useText } from "../i18n";
 import { Boundary } from "../shell/ErrorBoundary";
 import { fetched } from "../shell/fetched";
 import { Badge, Button, Dialog, PageHead } from "../shell/kit";
@@ -343,6 +343,7 @@ function VersionNote({
   readonly dirty: boolean;
 }): ReactNode {
   const say = useText("flows");
+  const moment = useMoment();
   return (
     <span className="row">
       {version?.draft ? <Badge tone="warn">{say("draft")}</Badge> : null}
@@ -351,6 +352,9 @@ function VersionNote({
           {tag}
         </Badge>
       ))}
+      {version === undefined ? null : (
+        <span>{say("changedBy", { when: moment(version.createdAt), who: version.createdBy })}</span>
+      )}
       {dirty ? <span>{say("unsaved")}</span> : null}
     </span>
   );
