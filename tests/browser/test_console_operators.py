@@ -229,6 +229,41 @@ def test_versions_are_chosen_by_what_people_know_them_by(tmp_path: Path) -> None
 
 
 @needs_a_browser
+def test_a_new_tag_moves_none_that_is_there_and_numbers_are_typed_anew(
+    tmp_path: Path,
+) -> None:  # what must be shown: 1
+    with opened_console(tmp_path) as console:
+        page, base = console.page, console.base
+        flow_id = published(base, "clinic-v1", "clinic-v2")
+        console.open(f"/flows/{flow_id}/publishing")
+        page.get_by_role("button", name="New tag").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Tag").fill("prod")
+        expect(dialog.get_by_text("“prod” is there already")).to_be_visible()
+        expect(dialog.get_by_role("button", name="Promote")).to_be_disabled()
+        console.is_accessible()
+        dialog.get_by_label("Tag").fill("staging")
+        dialog.get_by_role("button", name="Promote").click()
+        expect(page.get_by_role("region", name="staging").get_by_text("clinic-v2")).to_be_visible()
+        expect(page.get_by_role("region", name="prod").get_by_text("clinic-v1")).to_be_visible()
+
+        page.get_by_role("region", name="prod").get_by_role("button", name="Split").click()
+        weight = dialog.get_by_label("Weight").first
+        weight.fill("")
+        expect(dialog.get_by_text("0 %", exact=True)).to_be_visible()
+        weight.press_sequentially("2.5")
+        expect(weight).to_have_value("2.5")
+        expect(dialog.get_by_text("20 %", exact=True)).to_be_visible()
+        page.keyboard.press("Escape")
+        page.get_by_role("tab", name="Replay").click()
+        last = page.get_by_label("The last")
+        last.fill("")
+        last.press_sequentially("25")
+        expect(last).to_have_value("25")
+        console.was_clean()
+
+
+@needs_a_browser
 def test_a_draft_is_offered_only_where_one_can_be_taken(tmp_path: Path) -> None:  # what must be shown: 1
     with opened_console(tmp_path) as console:
         page, base = console.page, console.base

@@ -5,7 +5,7 @@ import { client, reply } from "../api/client";
 import { ReplayedRow } from "../conversations/Actions";
 import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
-import { Badge, Button, Field } from "../shell/kit";
+import { Badge, Button, Field, NumberInput } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
 import "../conversations/conversations.css";
 import type { OfFlow } from "./parts";
@@ -52,17 +52,7 @@ export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
           )}
         </Field>
         <Field label={say("replayLast")}>
-          {(field) => (
-            <input
-              {...field}
-              type="number"
-              min="1"
-              max="500"
-              required
-              value={last}
-              onChange={(event) => setLast(event.target.valueAsNumber || 1)}
-            />
-          )}
+          {(field) => <NumberInput {...field} min="1" max="500" value={last} set={setLast} />}
         </Field>
         <Button kind="primary" type="submit" disabled={replay.isPending || tag === ""}>
           {say("replayNow")}

@@ -4,7 +4,7 @@ import { client, reply, type Schemas } from "../api/client";
 import { runnable, shortId } from "../flows/queries";
 import { useVersionName, VersionField } from "../flows/VersionField";
 import { useMoment, useSpeech, useText } from "../i18n";
-import { Badge, Button, Dialog, Field } from "../shell/kit";
+import { Badge, Button, Dialog, Field, NumberInput } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState } from "../shell/states";
 import { historyQuery } from "./History";
@@ -122,6 +122,7 @@ function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close
   const sayShell = useText("shell");
   const [name, setName] = useState(tag?.tag ?? "");
   const [versionId, setVersionId] = useState(versions[0]?.versionId ?? "");
+  const taken = tag === null && flow.tags.some((each) => each.tag === name.trim());
   const put = usePutTag(flow.id);
   const submit = (event: FormEvent): void => {
     event.preventDefault();
@@ -130,7 +131,11 @@ function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close
   return (
     <form className="stack" onSubmit={submit}>
       {tag === null ? (
-        <Field label={say("tagName")} hint={say("tagHint")}>
+        <Field
+          label={say("tagName")}
+          hint={say("tagHint")}
+          {...(taken ? { error: say("tagTaken", { tag: name.trim() }) } : {})}
+        >
           {(field) => (
             <input {...field} required value={name} onChange={(event) => setName(event.target.value)} />
           )}
@@ -141,7 +146,7 @@ function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close
       <VersionField versions={versions} label={say("version")} value={versionId} set={setVersionId} />
       {put.error === null ? null : <ErrorState error={put.error} did />}
       <div className="row">
-        <Button kind="primary" type="submit" disabled={put.isPending}>
+        <Button kind="primary" type="submit" disabled={put.isPending || taken}>
           {say("promote")}
         </Button>
         <Button onClick={close}>{sayShell("cancel")}</Button>
@@ -214,14 +219,12 @@ function SplitForm({ flow, versions, tag, close }: OfTag & { readonly close: () 
           />
           <Field label={say("weight")} hint={`${Math.round(shares[index] ?? 0)} %`}>
             {(field) => (
-              <input
+              <NumberInput
                 {...field}
-                type="number"
                 min="0"
                 step="any"
-                required
                 value={side.weight}
-                onChange={(event) => change(index, { weight: event.target.valueAsNumber || 0 })}
+                set={(weight) => change(index, { weight })}
               />
             )}
           </Field>
@@ -266,29 +269,10 @@ function SplitForm({ flow, versions, tag, close }: OfTag & { readonly close: () 
             )}
           </Field>
           <Field label={say("worseBy")}>
-            {(field) => (
-              <input
-                {...field}
-                type="number"
-                min="0"
-                step="any"
-                required
-                value={worseBy}
-                onChange={(event) => setWorseBy(event.target.valueAsNumber || 0)}
-              />
-            )}
+            {(field) => <NumberInput {...field} min="0" step="any" value={worseBy} set={setWorseBy} />}
           </Field>
           <Field label={say("minimum")}>
-            {(field) => (
-              <input
-                {...field}
-                type="number"
-                min="1"
-                required
-                value={minimum}
-                onChange={(event) => setMinimum(event.target.valueAsNumber || 1)}
-              />
-            )}
+            {(field) => <NumberInput {...field} min="1" value={minimum} set={setMinimum} />}
           </Field>
         </div>
       ) : null}

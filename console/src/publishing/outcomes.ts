@@ -32,8 +32,8 @@ export function spanOf(
 
 /** Shares of a split in percent that add up to 100. */
 export function sharesOf(sides: readonly { readonly weight: number }[]): number[] {
-  const total = sides.reduce((sum, side) => sum + side.weight, 0);
-  return sides.map((side) => (total === 0 ? 0 : (side.weight / total) * 100));
+  const total = sides.reduce((sum, side) => sum + (side.weight || 0), 0);
+  return sides.map((side) => (total === 0 ? 0 : ((side.weight || 0) / total) * 100));
 }
 
 /** Where a tag pointed before it pointed to where it does now; null where the history does not tell. */

@@ -2,6 +2,7 @@
 import {
   type ButtonHTMLAttributes,
   createContext,
+  type InputHTMLAttributes,
   type ReactNode,
   useContext,
   useId,
@@ -48,6 +49,24 @@ export function Field({ label, hint, error, at, children }: FieldProps): ReactNo
         </p>
       )}
     </div>
+  );
+}
+
+type NumberInputProps = Omit<InputHTMLAttributes<HTMLInputElement>, "value" | "onChange"> & {
+  readonly value: number;
+  readonly set: (value: number) => void;
+};
+
+/** A number that has to be given: NaN while there is none, so that another one can be typed in its place. */
+export function NumberInput({ value, set, ...rest }: NumberInputProps): ReactNode {
+  return (
+    <input
+      {...rest}
+      type="number"
+      required
+      value={Number.isNaN(value) ? "" : value}
+      onChange={(event) => set(event.target.valueAsNumber)}
+    />
   );
 }
 

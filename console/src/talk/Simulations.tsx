@@ -6,7 +6,7 @@ import { withValueAt } from "../flows/document";
 import { resolved, type SchemaNode } from "../flows/jsonSchema";
 import { SchemaForm } from "../flows/SchemaForm";
 import { useText } from "../i18n";
-import { Badge, Button, Field } from "../shell/kit";
+import { Badge, Button, Field, NumberInput } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState } from "../shell/states";
 import { download } from "./download";
@@ -121,7 +121,11 @@ export function Simulations({ flowId, document, jump }: SimulationsProps): React
             )}
             <HowToPlay order={order} change={setOrder} />
             <div className="row">
-              <Button kind="primary" disabled={playing.isPending} onClick={() => playing.mutate()}>
+              <Button
+                kind="primary"
+                disabled={playing.isPending || Number.isNaN(order.runs)}
+                onClick={() => playing.mutate()}
+              >
                 {say("simRun")}
               </Button>
               {playing.isPending ? (
@@ -225,16 +229,12 @@ function HowToPlay({ order, change }: HowToPlayProps): ReactNode {
     <div className="simulations-how">
       <Field label={say("simRuns")}>
         {(field) => (
-          <input
+          <NumberInput
             {...field}
-            type="number"
             min={1}
             max={MOST_RUNS}
             value={order.runs}
-            onChange={(event) => {
-              const runs = Math.min(MOST_RUNS, Math.max(1, Math.round(Number(event.target.value))));
-              change({ ...order, runs: Number.isNaN(runs) ? 1 : runs });
-            }}
+            set={(runs) => change({ ...order, runs: Math.min(MOST_RUNS, Math.max(1, Math.round(runs))) })}
           />
         )}
       </Field>

@@ -12,6 +12,7 @@ export const publishing = {
   newTag: "New tag",
   tagName: "Tag",
   tagHint: "Letters, digits, dots, dashes: prod, staging.",
+  tagTaken: "“{tag}” is there already: promote it, where it stands.",
   promote: "Promote",
   promoteTag: "Promote to {tag}",
   promoteIntro: "New conversations start on the version that the tag points to. Live ones stay on theirs.",

@@ -15,6 +15,7 @@ export const publishing: Translation<typeof english> = {
   newTag: "Nuovo tag",
   tagName: "Tag",
   tagHint: "Lettere, cifre, punti, trattini: prod, staging.",
+  tagTaken: "“{tag}” esiste già: promuovilo nella sua scheda.",
   promote: "Promuovi",
   promoteTag: "Promuovi in {tag}",
   promoteIntro:
