@@ -119,11 +119,14 @@ class TaggedPrompt:
     etag: str | None
 
 
-def engine_http(base_url: str, api_key: str | None = None) -> httpx2.AsyncClient:
+def engine_http(
+    base_url: str, api_key: str | None = None, transport: httpx2.AsyncBaseTransport | None = None
+) -> httpx2.AsyncClient:
     """The connections to the engine at `base_url`, an http or https URL, for as many agents and calls as
-    there are in the process. Without `api_key` requests carry none."""
+    there are in the process; `transport` takes their place. Without `api_key` requests carry none."""
     return httpx2.AsyncClient(
         base_url=base_url,
+        transport=transport,
         headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
         timeout=httpx2.Timeout(TIMEOUT_S, connect=CONNECT_WITHIN_S),
         limits=httpx2.Limits(

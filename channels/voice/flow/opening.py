@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 
 import httpx2
 
@@ -41,9 +42,8 @@ class FlowCalls:
         self._config = config
         self._start = flow_start(config, session)
         self._base = config.settings()
-        self._http = engine_http(session.engine_url, api_key)
-        if transport is not None:
-            self._http = httpx2.AsyncClient(base_url=session.engine_url, transport=transport)
+        self._connect = partial(engine_http, session.engine_url, api_key)
+        self._http = self._connect(transport)
         self._has_servers = transport is None
         self._engine = EngineClient(self._http)
         self._allow = allow
@@ -64,8 +64,7 @@ class FlowCalls:
         given the requests to the engine and their answers."""
         engine = self._engine
         if record is not None:
-            transport = RecordedTransport(self._http, record)
-            engine = EngineClient(httpx2.AsyncClient(base_url=self._http.base_url, transport=transport))
+            engine = EngineClient(self._connect(RecordedTransport(self._http, record)))
         config = self._config
         has_lifecycle = bool(config.pre_call_checks) or config.lifecycle != Lifecycle()
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx2
 import pytest
 
+from adapters.outbound.fake import ScriptedOutbound
 from adapters.outbound.policy import AllowList
 from channels.voice.call.ports import Ending, Refused, SessionSettings, Turn
 from channels.voice.config.models import FlowSession, VoiceConfig
@@ -79,6 +81,24 @@ async def test_what_the_caller_says_and_the_model_stores_is_in_the_next_prompt(e
     await handler.run_tool("change_task", '{"task": "operatore"}')
     assert controls.told[-1] == ("transfer", OPERATOR)
     await handler.ended(Ending(True, "transferred", 30.0, ()))
+    await calls.aclose()
+
+
+async def test_a_recorded_call_shows_the_engine_its_key() -> None:  # V15
+    shown: list[str | None] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        shown.append(request.headers.get("Authorization"))
+        return httpx2.Response(500)
+
+    transport = httpx2.MockTransport(answer)
+    read, session = config("http://127.0.0.1:8080")
+    calls = FlowCalls(
+        read, session, api_key="fe-key", allow=AllowList(), now=lambda: NOW, transport=transport
+    )
+    opened = calls.open_call(ScriptedOutbound({}), record=lambda side, sent, message: None)
+    await opened(caller(), RecordingControls()).handler.open()
+    assert shown[0] == "Bearer fe-key"
     await calls.aclose()
 
 
