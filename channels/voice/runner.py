@@ -281,9 +281,9 @@ class CallRunner:
     def _tool_ended(self, call: FunctionCall, began: float, task: asyncio.Task[JsonValue]) -> None:
         """A handler is anybody's code, and the model waits for an answer of every tool."""
         self._tools.pop(call.call_id, None)
-        if task.cancelled():
+        if task.cancelled() and task.cancelling():  # by this side, not by something that the tool waited for
             return
-        failure = task.exception()
+        failure = asyncio.CancelledError() if task.cancelled() else task.exception()
         if failure is not None:
             self.log.error("tool_failed", tool=call.name, exc_info=failure)
         output: JsonValue = {"error": "the tool failed"} if failure is not None else task.result()

@@ -435,6 +435,23 @@ def test_a_tool_has_all_the_time_that_a_config_may_give_it_and_no_more_than_300_
     ]
 
 
+def test_a_tool_that_something_else_cancels_has_an_answer_too() -> None:  # V6
+    async def cancelled(name: str) -> JsonValue:
+        raise asyncio.CancelledError
+
+    async def asks(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.event(ResponseStarted("r1"), FunctionCall("r1", "c1", "look_up", "{}"))
+        stage.event(ResponseEnded("r1", "completed"))
+        await hangs_up(stage, runner)
+
+    stage = Stage(Book(tool=cancelled)).play(asks)
+    assert stage.models.links[0].said("send_function_output") == [
+        ("send_function_output", "c1", '{"error":"the tool failed"}')
+    ]
+    assert stage.watcher.counts[0].tools_failed == 1
+
+
 def test_a_tool_that_changes_the_scene_stops_the_others_and_not_itself() -> None:  # V2
     stage = Stage()
     slow_ended: list[str] = []
