@@ -133,7 +133,7 @@ class ModelConnection:
         seconds. Raises ModelUnreachable when no try succeeds."""
         self._to(ConnectionState.OPENING)
         try:
-            await self._try(settings, OPENING if self._line_plays else LONGER, resumed=False)
+            await self._try(settings, OPENING if self._line_plays else LONGER)
         except ModelUnreachable:
             self._to(ConnectionState.CLOSED)
             raise
@@ -191,7 +191,7 @@ class ModelConnection:
         try:
             if settings is None:
                 raise ModelUnreachable("the call has no settings")
-            await self._try(settings, LONGER, resumed=True)
+            await self._try(settings, LONGER)
         except ModelUnreachable as reason:
             self._log.error("model_unreachable", reason=str(reason))
             if not self._serves:
@@ -201,7 +201,7 @@ class ModelConnection:
             self._renew_from = self._clock() + RENEW_AGAIN_S
         self._to(ConnectionState.OPEN)
 
-    async def _try(self, settings: SessionSettings, patience: Patience, *, resumed: bool) -> None:
+    async def _try(self, settings: SessionSettings, patience: Patience) -> None:
         """Raises ModelUnreachable with the reasons of all tries."""
         reasons: list[str] = []
         until = asyncio.get_running_loop().time() + patience.of_all
@@ -211,7 +211,7 @@ class ModelConnection:
             listener = _Listener(self)
             try:
                 async with asyncio.timeout(within_s):
-                    await self._open_session(listener, settings, resumed=resumed)
+                    await self._open_session(listener, settings)
                     return
             except ModelUnreachable as reason:
                 reasons.append(str(reason))
@@ -222,11 +222,11 @@ class ModelConnection:
                 self._replace()
         raise ModelUnreachable("; then ".join(reasons))
 
-    async def _open_session(self, listener: _Listener, settings: SessionSettings, *, resumed: bool) -> None:
+    async def _open_session(self, listener: _Listener, settings: SessionSettings) -> None:
         link = await self._connect(settings, listener)
         self._replace()
         self._listener, self._link, self._opened_at = listener, link, self._clock()
-        self.call.attach(link, settings, resumed=resumed)
+        self.call.attach(link, settings)
         match await listener.outcome:
             case None:
                 raise ModelUnreachable("the session was closed before it was confirmed")

@@ -247,6 +247,7 @@ class Dialogue:
     __slots__ = (
         "_clock",
         "_command",
+        "_is_resumed",
         "_kept",
         "_own_items",
         "_past",
@@ -270,26 +271,28 @@ class Dialogue:
         self._past: list[ports.TextItem | ports.FunctionCallItem | ports.FunctionOutputItem | _Spoken] = []
         self._waiting: list[ports.TextItem] = []
         self._kept: deque[Audio] = deque(maxlen=KEPT_WHILE_AWAY)
+        self._is_resumed = False
+        """A model was there and is gone."""
         self._command: str | None = None
 
     def attach(
         self,
         model: ports.ModelLink,
         settings: ports.SessionSettings,
-        turn_of: Callable[[str], ports.Turn | None] | None,
+        turn_of: Callable[[str], ports.Turn | None],
     ) -> None:
-        """`turn_of` gives the turns by their items' ids where the model takes the place of another one, which
-        is sent everything that was before."""
+        """A model that takes the place of another one is sent everything that was before. `turn_of` gives the
+        turns by their items' ids."""
         self.model = model
         model.configure(settings)
-        if turn_of is not None:
+        if self._is_resumed:
             turns = (turn_of(past.item_id) if isinstance(past, _Spoken) else past for past in self._past)
             history: list[ports.HistoryItem] = [item for item in turns if item is not None]
             model.add_history(history)
         texts, self._waiting = self._waiting, []
         for item in texts:
             self.add_text(item.role, item.text)
-        for audio in self._kept if turn_of is not None else ():
+        for audio in self._kept if self._is_resumed else ():
             model.append_audio(audio)
         self._kept.clear()
 
@@ -302,7 +305,7 @@ class Dialogue:
 
     def detach(self) -> None:
         """What the model was doing is due on the next one."""
-        self.model = None
+        self.model, self._is_resumed = None, True
         self.responses.connection_lost()
 
     def add_text(self, role: Literal["user", "system"], text: str) -> None:

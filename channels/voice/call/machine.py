@@ -80,12 +80,11 @@ class Call:
             case _:
                 pass
 
-    def attach(
-        self, model: ports.ModelLink, settings: ports.SessionSettings, *, resumed: bool = False
-    ) -> None:
-        """A model is there. Resumed, it is sent the conversation so far, and goes on where that was."""
+    def attach(self, model: ports.ModelLink, settings: ports.SessionSettings) -> None:
+        """A model is there. One that takes the place of another is sent the conversation so far, and goes on
+        where that was."""
         self._use(settings)
-        self._dialogue.attach(model, settings, self._output.transcript.turn_of if resumed else None)
+        self._dialogue.attach(model, settings, self._output.transcript.turn_of)
         self._dialogue.respond_if_due()
 
     def detach(self) -> None:

@@ -94,17 +94,17 @@ class Talk(RuleBasedStateMachine):
         self.moves_done = 0
         self.asked_for: set[str] = set()
         self.seen_line = self.seen_model = 0
-        self.attach(resumed=False)
+        self.attach()
 
     # What happens ----------------------------------------------------------------------------------
 
     @precondition(lambda self: not self.is_attached)
-    @rule(resumed=st.booleans())
-    def attach(self, resumed: bool) -> None:
+    @rule()
+    def attach(self) -> None:
         model = RecordingModel()
         self.models.append(model)
         self.seen_model, self.may_ask, self.is_attached = 0, True, True
-        self.call.attach(model, self.settings, resumed=resumed or len(self.models) > 1)
+        self.call.attach(model, self.settings)
 
     @precondition(lambda self: self.is_attached)
     @rule()

@@ -513,7 +513,7 @@ class TestRenewal:
         scene.call.detach()
         scene.call.caller_audio(FRAME)
         renewed = RecordingModel()
-        scene.call.attach(renewed, scene.settings, resumed=True)
+        scene.call.attach(renewed, scene.settings)
         assert [told[0] for told in renewed.told] == [
             "configure",
             "add_history",
@@ -527,7 +527,7 @@ class TestRenewal:
         scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"))
         scene.call.detach()
         renewed = RecordingModel()
-        scene.call.attach(renewed, scene.settings, resumed=True)
+        scene.call.attach(renewed, scene.settings)
         assert history(renewed) == [FunctionCallItem("c1", "look_up", "{}")]
         assert renewed.said("create_response") == []
         scene.call.tool_finished("c1", {"free": 3})
@@ -548,7 +548,7 @@ class TestRenewal:
         scene.call.line_event(DigitPressed("5"))
         scene.wait(2)
         scene.call.detach()
-        scene.call.attach(renewed := RecordingModel(), scene.settings, resumed=True)
+        scene.call.attach(renewed := RecordingModel(), scene.settings)
         told = [item.text if isinstance(item, Turn | TextItem) else item for item in history(renewed)]
         assert told == [
             "Greet the caller.",
@@ -567,7 +567,7 @@ class TestRenewal:
         scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"))
         scene.call.detach()
         scene.call.tool_finished("c1", {"order": 7})
-        scene.call.attach(renewed := RecordingModel(), scene.settings, resumed=True)
+        scene.call.attach(renewed := RecordingModel(), scene.settings)
         assert history(renewed)[1] == FunctionOutputItem("c1", '{"order":7}')
         assert renewed.said("send_function_output") == []
         assert renewed.said("create_response") == [("create_response",)]
@@ -580,7 +580,7 @@ class TestRenewal:
         scene.goes(ResponseStarted("r1"), ItemAdded("a", "assistant"), OutputTranscriptDelta("a", text))
         scene.speaks("a", 1500, ends=False)
         scene.call.detach()
-        scene.call.attach(renewed := RecordingModel(), scene.settings, resumed=True)
+        scene.call.attach(renewed := RecordingModel(), scene.settings)
         (half,) = history(renewed)
         assert isinstance(half, Turn)
         assert half.interrupted
@@ -595,7 +595,7 @@ class TestRenewal:
         scene.speaks("a", 2000, ends=False)
         scene.call.detach()
         renewed = RecordingModel()
-        scene.call.attach(renewed, scene.settings, resumed=True)
+        scene.call.attach(renewed, scene.settings)
         scene.now += 1
         scene.goes(SpeechStarted())
         assert scene.line.told[-1] == ("clear",)
@@ -606,7 +606,7 @@ class TestRenewal:
         scene.goes(ResponseStarted("r1"))
         scene.speaks("a", 1000, ends=False)
         scene.call.detach()
-        scene.call.attach(RecordingModel(), scene.settings, resumed=True)
+        scene.call.attach(RecordingModel(), scene.settings)
         scene.goes(ItemAdded("u", "user"), InputTranscript("u", "Hello?"))
         scene.wait(7)
         assert [turn.text for turn in scene.hooks.turns] == ["Hello?"]
@@ -617,7 +617,7 @@ class TestRenewal:
         for _ in range(1000):
             scene.call.caller_audio(FRAME)
         renewed = RecordingModel()
-        scene.call.attach(renewed, scene.settings, resumed=True)
+        scene.call.attach(renewed, scene.settings)
         assert len([told for told in renewed.told if told[0] == "append_audio"]) == 250
 
 

@@ -264,6 +264,15 @@ def test_the_second_try_may_succeed() -> None:  # V12
     assert stage.book.asked == ["open", "started", "ended"]
 
 
+def test_the_second_try_is_told_what_the_first_one_was() -> None:  # V12
+    async def instructs(stage: Stage, runner: CallRunner) -> None:
+        runner.call.instruct("Ask for the name.")
+        await hangs_up(stage, runner)
+
+    stage = Stage(models=Models(["closes", "confirms"])).play(instructs)
+    assert "Ask for the name." in str(stage.models.links[1].told)
+
+
 def test_a_session_that_closes_while_it_is_opened_is_opened_by_one_side_only() -> None:  # V12
     stage = Stage(models=Models(["closes", "confirms"])).play(hangs_up)
     assert len(stage.models.sides) == 2
