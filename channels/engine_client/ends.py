@@ -8,17 +8,12 @@ refusal is an answer, but for one of the key: the contact has ended already, or 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
 from channels.engine_client import client, replies
-
-FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 300.0
-GIVEN_UP_AFTER_S: Final = 24 * 3600.0
-CLOSE_WITHIN_S: Final = 5.0
-MOST_WAITING: Final = 5_000
+from channels.retries import MOST_WAITING, Retries
 
 log: Any = structlog.get_logger("flow_engine.agents")
 
@@ -35,65 +30,48 @@ class ContactEnds:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._pause = pause
         self._monotonic = monotonic
-        self._waiting: dict[asyncio.Task[None], tuple[client.Contact, str]] = {}
+        self._retries = Retries(self._try, _given_up, clock=monotonic, pause=pause)
 
     @property
     def waiting(self) -> int:
         """How many ends the engine has not taken yet."""
-        return len(self._waiting)
+        return self._retries.waiting
 
     async def end(self, contact: client.Contact, reason: str) -> None:
         """Returns after the first try, whatever comes of it. Never raises for an engine that is away."""
-        if await self._try(contact, reason):
+        if await self._try((contact, reason)):
             return
-        if len(self._waiting) >= MOST_WAITING:
+        if self.waiting >= MOST_WAITING:
             _lost(contact, "too many wait")
-            return
-        task = asyncio.create_task(self._until_taken(contact, reason))
-        self._waiting[task] = contact, reason
-        task.add_done_callback(self._waiting.pop)
+        else:
+            self._retries.begin((contact, reason), self._monotonic())
 
     async def aclose(self) -> None:
-        """One last try of everything that waits, within `CLOSE_WITHIN_S` seconds."""
-        waiting = dict(self._waiting)
-        if not waiting:
-            return
-        for task in waiting:
-            task.cancel()
-        await asyncio.wait(waiting)
-        tries = {asyncio.create_task(self._try(*each)): each[0] for each in waiting.values()}
-        _, late = await asyncio.wait(tries, timeout=CLOSE_WITHIN_S)
-        for task in late:
-            task.cancel()
-        if late:
-            await asyncio.wait(late)
-        for task, contact in tries.items():
-            if task in late or not task.result():
-                _lost(contact, "the process stops")
+        """One last try of everything that waits, within some seconds."""
+        for contact, _ in await self._retries.aclose():
+            _lost(contact, "the process stops")
 
-    async def _until_taken(self, contact: client.Contact, reason: str) -> None:
-        began, pause_s = self._monotonic(), FIRST_PAUSE_S
-        while self._monotonic() - began < GIVEN_UP_AFTER_S:
-            await self._pause(pause_s)
-            if await self._try(contact, reason):
-                return
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-        _lost(contact, "the engine was away too long")
-
-    async def _try(self, contact: client.Contact, reason: str) -> bool:
+    async def _try(self, end: tuple[client.Contact, str]) -> bool:
         """Whether the engine has answered."""
-        ids = {"conversation_id": contact.conversation_id, "contact_id": contact.contact_id}
+        contact, reason = end
         try:
             await self._engine.end_contact(contact, reason)
         except replies.EngineError as error:
             waits = not isinstance(error, (replies.RequestRefused, replies.StateConflict))
-            log.warning("contact_end_waits" if waits else "contact_not_ended", reason=str(error), **ids)
+            event = "contact_end_waits" if waits else "contact_not_ended"
+            log.warning(event, reason=str(error), **_ids(contact))
             return not waits
         return True
 
 
+def _given_up(end: tuple[client.Contact, str]) -> None:
+    _lost(end[0], "the engine was away too long")
+
+
 def _lost(contact: client.Contact, reason: str) -> None:
-    ids = {"conversation_id": contact.conversation_id, "contact_id": contact.contact_id}
-    log.error("contact_not_ended", reason=reason, **ids)
+    log.error("contact_not_ended", reason=reason, **_ids(contact))
+
+
+def _ids(contact: client.Contact) -> dict[str, str]:
+    return {"conversation_id": contact.conversation_id, "contact_id": contact.contact_id}

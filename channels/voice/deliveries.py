@@ -7,7 +7,6 @@
    it outlives the process. The files hold transcripts: nobody else may read them.
 """
 
-import asyncio
 import os
 import time
 import uuid
@@ -19,15 +18,11 @@ import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from channels.http_tools.http_calls import masked_url
+from channels.retries import GIVEN_UP_AFTER_S, MOST_WAITING, Retries
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
-FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 300.0
-GIVEN_UP_AFTER_S: Final = 24 * 3600.0
-CLOSE_WITHIN_S: Final = 5.0
-MOST_WAITING: Final = 5_000
 KEY_HEADER: Final = "Idempotency-Key"
 
 _AGAIN: Final = frozenset({408, 429})
@@ -62,13 +57,13 @@ class Deliveries:
     ) -> None:
         self._outbound = outbound
         self._directory = directory
-        self._now = now
-        self._under_way: dict[asyncio.Task[None], Delivery] = {}
+        self.now = now
+        self._retries = Retries(self._try, self._given_up, clock=now)
 
     @property
     def waiting(self) -> int:
         """How many requests have not been answered yet."""
-        return len(self._under_way)
+        return self._retries.waiting
 
     def sender(self, outbound: OutboundSender, log_fields: Mapping[str, str]) -> OutboundSender:
         """A way out whose requests arrive: `outbound` makes the first try of each. One that fails is tried
@@ -84,7 +79,7 @@ class Deliveries:
                 self.send_again(Delivery.model_validate_json(file.read_bytes()))
             except (OSError, ValidationError) as error:
                 log.error("delivery_unreadable", file=file.name, reason=type(error).__name__)
-        return len(self._under_way)
+        return self.waiting
 
     def keep(self, delivery: Delivery) -> None:
         """Write it down as JSON, where there is a directory. A file that cannot be written is logged: the
@@ -115,54 +110,29 @@ class Deliveries:
     def send_again(self, delivery: Delivery) -> None:
         """From now on, until it is answered. Returns at once. Where too many wait already, it stays in the
         directory for the next process, or is lost, which is logged."""
-        if len(self._under_way) >= MOST_WAITING:
-            log.error(
-                "delivery_lost" if self._directory is None else "delivery_put_off", **delivery.log_fields
-            )
-            return
-        task = asyncio.get_running_loop().create_task(self._until_answered(delivery))
-        self._under_way[task] = delivery
-        task.add_done_callback(self._under_way.pop)
+        if self.waiting >= MOST_WAITING:
+            event = "delivery_lost" if self._directory is None else "delivery_put_off"
+            log.error(event, **delivery.log_fields)
+        else:
+            self._retries.begin(delivery, delivery.since)
 
     async def settled(self) -> None:
         """Returns when everything that waits has been answered or given up, which is within a day."""
-        while self._under_way:
-            await asyncio.wait(tuple(self._under_way))
+        await self._retries.settled()
 
     async def aclose(self) -> None:
         """One last try of everything that waits. What is not answered then stays in the directory, or is
         lost, which is logged."""
-        waiting = dict(self._under_way)
-        for task in waiting:
-            task.cancel()
-        if not waiting:
-            return
-        await asyncio.wait(waiting)
-        tries = {asyncio.create_task(self._try(delivery)): delivery for delivery in waiting.values()}
-        done, late = await asyncio.wait(tries, timeout=CLOSE_WITHIN_S)
-        for task in late:
-            task.cancel()
-        if late:
-            await asyncio.wait(late)
-        for task, delivery in tries.items():
-            if task in done and task.result():
-                self.done(delivery)
-            elif self._directory is None:
+        for delivery in await self._retries.aclose():
+            if self._directory is None:
                 log.error("delivery_lost", **delivery.log_fields)
 
-    async def _until_answered(self, delivery: Delivery) -> None:
-        pause_s = FIRST_PAUSE_S
-        while self._now() - delivery.since < GIVEN_UP_AFTER_S:
-            await asyncio.sleep(pause_s)
-            if await self._try(delivery):
-                self.done(delivery)
-                return
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+    def _given_up(self, delivery: Delivery) -> None:
         log.error("delivery_given_up", after_s=GIVEN_UP_AFTER_S, **delivery.log_fields)
         self.done(delivery)
 
     async def _try(self, delivery: Delivery) -> bool:
-        """Whether it was answered, or the policy forbids it."""
+        """Whether it was answered, or the policy forbids it: then nothing is left of it."""
         began, status, reason, refused = time.perf_counter(), None, None, False
         try:
             reply = await self._outbound.request(
@@ -188,29 +158,9 @@ class Deliveries:
             duration_ms=round((time.perf_counter() - began) * 1000),
             **delivery.log_fields,
         )
+        if answered or refused:
+            self.done(delivery)
         return answered or refused
-
-    def new(
-        self,
-        method: str,
-        url: str,
-        timeout_s: float,
-        headers: Mapping[str, str],
-        content: bytes,
-        log_fields: Mapping[str, str],
-    ) -> Delivery:
-        """A request with a key of its own, which has not been tried."""
-        key = uuid.uuid4().hex
-        return Delivery(
-            key=key,
-            since=self._now(),
-            method=method,
-            url=url,
-            headers={**headers, KEY_HEADER: key},
-            content=content,
-            timeout_s=timeout_s,
-            log_fields=dict(log_fields),
-        )
 
 
 def _server_of(url: str) -> str:
@@ -243,7 +193,17 @@ class _Delivered:
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
     ) -> OutboundReply:
-        delivery = self._deliveries.new(method, url, timeout_s, headers or {}, content, self._log_fields)
+        key = uuid.uuid4().hex
+        delivery = Delivery(
+            key=key,
+            since=self._deliveries.now(),
+            method=method,
+            url=url,
+            headers={**(headers or {}), KEY_HEADER: key},
+            content=content,
+            timeout_s=timeout_s,
+            log_fields=dict(self._log_fields),
+        )
         self._deliveries.keep(delivery)
         answered = False
         try:

@@ -9,7 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from channels.engine_client.client import Contact, EngineClient
-from channels.engine_client.ends import GIVEN_UP_AFTER_S, LONGEST_PAUSE_S, ContactEnds
+from channels.engine_client.ends import ContactEnds
+from channels.retries import GIVEN_UP_AFTER_S, LONGEST_PAUSE_S
 from tests.api.harness import BASE_URL
 from tests.channels.engine_client.engine_doubles import Pauses
 
