@@ -107,7 +107,7 @@ class VoiceAnswering:
             _flow_calls(parts, session, self._notices) if isinstance(session, models.FlowSession) else None
         )
         self._bridge = bridge.Bridge(
-            self._plan, parts.carrier, transfer=parts.carrier.transfer, open_tap=self._open_tap
+            self._plan, parts.carrier, transfer=parts.carrier.transfer, open_recorder=self._open_recorder
         )
 
     def resume(self) -> None:
@@ -132,11 +132,11 @@ class VoiceAnswering:
         calls = self._parts.sip_calls
         if calls is None:
             raise CallTheOperator("sip_not_configured", "SIP calls need OPENAI_API_KEY to be set")
-        tap = self._open_tap(call.call_id)
-        line = SipConnection(call, calls, self._realtime, tap)
-        plan = replace(self._plan(tap), connect=line.connect)
+        recorder = self._open_recorder(call.call_id)
+        line = SipConnection(call, calls, self._realtime, recorder)
+        plan = replace(self._plan(recorder), connect=line.connect)
         line.runner = runner.CallRunner(plan, line, line.started, transfer=line.refer, line_plays=False)
-        await self._bridge.kept(line.runner, tap, line.ended)
+        await self._bridge.kept(line.runner, recorder, line.ended)
 
     async def drained(self) -> None:
         await self._bridge.drained()
@@ -152,11 +152,11 @@ class VoiceAnswering:
             await self._notices.aclose()
         await self._parts.outbound.aclose()
 
-    def _plan(self, tap: bridge.Tap | None) -> runner.CallPlan:
+    def _plan(self, recorder: recording.Recorder | None) -> runner.CallPlan:
         config = self._parts.config
         return runner.CallPlan(
-            connect=lambda settings, side: bridge.connect_realtime(self._realtime, settings, side, tap),
-            open_call=self._open_call(tap),
+            connect=lambda settings, side: bridge.connect_realtime(self._realtime, settings, side, recorder),
+            open_call=self._open_call(recorder),
             apology_settings=config.settings(),
             clock=time.monotonic,
             wall=_now,
@@ -165,13 +165,13 @@ class VoiceAnswering:
             agent_id=config.agent.id,
         )
 
-    def _open_call(self, tap: bridge.Tap | None) -> OpenCall:
+    def _open_call(self, recorder: recording.Recorder | None) -> OpenCall:
         parts = self._parts
         outbound: OutboundSender = parts.outbound
-        if isinstance(tap, recording.Recorder):
-            outbound = recording.RecordedOutbound(outbound, tap.write)
+        record = None if recorder is None else recorder.write
+        if record is not None:
+            outbound = recording.RecordedOutbound(outbound, record)
         if self._flow is not None:
-            record = tap.write if isinstance(tap, recording.Recorder) else None
             return self._flow.open_call(outbound, self._deliveries, record)
         return call_handler.open_configured(
             parts.config,
@@ -182,7 +182,7 @@ class VoiceAnswering:
             approval=parts.settings.approval(),
         )
 
-    def _open_tap(self, stream_id: str) -> bridge.Tap | None:
+    def _open_recorder(self, stream_id: str) -> recording.Recorder | None:
         if self._parts.recordings is None:
             return None
         try:

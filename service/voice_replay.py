@@ -50,9 +50,7 @@ def replay_to_output(
     configure_logging("warning")
     loaded = config_or_exit(config, clock=lambda: BEGAN)
 
-    def open_for(
-        outbound: OutboundSender, wall: Callable[[], datetime], clock: Callable[[], float]
-    ) -> OpenCall:
+    def open_for(outbound: OutboundSender, wall: Callable[[], datetime]) -> OpenCall:
         return open_call_of(loaded.config, outbound, wall)
 
     try:

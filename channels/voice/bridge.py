@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import structlog
 from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
@@ -16,6 +16,7 @@ from channels.voice.call import events, ports
 from channels.voice.call.machine import Call
 from channels.voice.carriers.call_control import is_transferred
 from channels.voice.carriers.carrier import StreamCodec
+from channels.voice.recording import Recorder
 from channels.voice.runner import CallPlan, CallRunner
 from channels.voice.wires.openai_realtime import RealtimeLink, realtime_url
 from channels.voice.wires.realtime_events import decode
@@ -35,20 +36,8 @@ Transfer = Callable[[str | None, str], Awaitable[None]]
 """As `Carrier.transfer`."""
 
 
-class Tap(Protocol):
-    """Sees every message of a call, frames of JSON, for recordings (V15)."""
-
-    def __call__(self, side: Literal["line", "model"], sent: bool, message: bytes) -> None: ...
-
-    def close(self) -> None:
-        """The call and everything that belongs to its end is over."""
-        ...
-
-
-class OpenTap(Protocol):
-    """Called once a call, with the line's id; None where the call is not to be recorded."""
-
-    def __call__(self, stream_id: str) -> Tap | None: ...
+OpenRecorder = Callable[[str], Recorder | None]
+"""Called once a call, with the line's id; None where the call is not to be recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +51,30 @@ class Realtime:
 class ModelSocket(MessageSocket):
     """One connection to the model's side."""
 
-    __slots__ = ("_side", "_tap")
+    __slots__ = ("_recorder", "_side")
 
-    def __init__(self, side: ports.RealtimeListener, tap: Tap | None) -> None:
+    def __init__(self, side: ports.RealtimeListener, recorder: Recorder | None) -> None:
         super().__init__(MAX_MODEL_MESSAGE)
         self._side = side
-        self._tap = tap
+        self._recorder = recorder
 
     def send(self, message: bytes) -> None:
-        if self._tap is not None:
-            self._tap("model", sent=True, message=message)
+        if self._recorder is not None:
+            self._recorder("model", sent=True, message=message)
         super().send(message)
 
     def send_audio(self, message: bytes) -> None:
         """Leaves it out while the model's side does not keep up: late audio is worthless."""
         if self.is_congested:
             self._side.audio_dropped()
-        elif self._tap is None and self._transport is not None:
+        elif self._recorder is None and self._transport is not None:
             self._transport.send(TEXT, message)
         else:
             self.send(message)
 
     def message(self, message: bytes) -> None:
-        if self._tap is not None:
-            self._tap("model", sent=False, message=message)
+        if self._recorder is not None:
+            self._recorder("model", sent=False, message=message)
         event = decode(message)
         if event is None:
             return
@@ -119,10 +108,13 @@ async def open_socket(socket: ModelSocket, url: str, headers: Mapping[str, str])
 
 
 async def connect_realtime(
-    realtime: Realtime, settings: ports.SessionSettings, side: ports.RealtimeListener, tap: Tap | None
+    realtime: Realtime,
+    settings: ports.SessionSettings,
+    side: ports.RealtimeListener,
+    recorder: Recorder | None,
 ) -> ports.ModelLink:
     """A connection to a model, not configured yet. Raises ModelUnreachable."""
-    socket = ModelSocket(side, tap)
+    socket = ModelSocket(side, recorder)
     await open_socket(socket, realtime_url(realtime.url, "model", settings.model), realtime.headers)
     return RealtimeLink(socket.send, socket.close, send_audio=socket.send_audio)
 
@@ -131,7 +123,7 @@ class LineSocket(MessageSocket):
     """One media stream of a carrier, text frames of JSON: the call begins with its start event. A stream
     without one, and one of unreadable frames, is closed as an error."""
 
-    __slots__ = ("_begin_by", "_bridge", "_call", "_decode", "_is_warned", "_tap")
+    __slots__ = ("_begin_by", "_bridge", "_call", "_decode", "_is_warned", "_recorder")
 
     def __init__(self, bridge: Bridge) -> None:
         super().__init__(MAX_LINE_MESSAGE)
@@ -139,13 +131,13 @@ class LineSocket(MessageSocket):
         self._decode = bridge.codec.decoder()
         self._call: Call | None = None
         self._is_warned = False
-        self._tap: Tap | None = None
+        self._recorder: Recorder | None = None
         loop = asyncio.get_running_loop()
         self._begin_by = loop.call_later(BEGIN_WITHIN_S, self._not_begun)
 
     def message(self, message: bytes) -> None:
-        if self._tap is not None:
-            self._tap("line", sent=False, message=message)
+        if self._recorder is not None:
+            self._recorder("line", sent=False, message=message)
         for event in self._decode(message):
             call = self._call
             if type(event) is events.CallerAudio:
@@ -160,31 +152,26 @@ class LineSocket(MessageSocket):
                 call.line_event(event)
             elif isinstance(event, events.StreamStarted):
                 self._begin_by.cancel()
-                self._tap = self._bridge.open_tap(event.stream_id)
-                if self._tap is not None:
-                    self._tap("line", sent=False, message=message)
-                send = self.send if self._tap is None else _tapped(self.send, self._tap)
+                self._recorder = self._bridge.open_recorder(event.stream_id)
+                if self._recorder is not None:
+                    self._recorder("line", sent=False, message=message)
+                send = self.send if self._recorder is None else self._send_recorded
                 line = self._bridge.codec.line(event.stream_id, send, self.close)
-                self._call = self._bridge.begin(event, line, self._tap).call
+                self._call = self._bridge.begin(event, line, self._recorder).call
 
     def gone(self) -> None:
         self._begin_by.cancel()
         if self._call is not None:
             self._call.line_event(events.StreamStopped())
 
+    def _send_recorded(self, message: bytes) -> None:
+        if self._recorder is not None:
+            self._recorder("line", sent=True, message=message)
+        self.send(message)
+
     def _not_begun(self) -> None:
         log.warning("socket_given_up", reason="no call was started on it")
         self.drop()
-
-
-def _tapped(send: Callable[[bytes], None], tap: Tap) -> Callable[[bytes], None]:
-    """The line's way out, seen by the tap."""
-
-    def seen(message: bytes) -> None:
-        tap("line", sent=True, message=message)
-        send(message)
-
-    return seen
 
 
 class Bridge:
@@ -193,16 +180,16 @@ class Bridge:
 
     def __init__(
         self,
-        plan: Callable[[Tap | None], CallPlan],
+        plan: Callable[[Recorder | None], CallPlan],
         codec: StreamCodec,
         *,
         transfer: Transfer | None = None,
-        open_tap: OpenTap = lambda stream_id: None,
+        open_recorder: OpenRecorder = lambda stream_id: None,
     ) -> None:
         self._plan = plan
         self._transfer = transfer
         self.codec = codec
-        self.open_tap = open_tap
+        self.open_recorder = open_recorder
         self._calls: dict[asyncio.Task[None], CallRunner] = {}
         self._by_carrier: dict[str, CallRunner] = {}
         self._ended: OrderedDict[str, ports.CallEnd] = OrderedDict()
@@ -214,16 +201,16 @@ class Bridge:
     def line_socket(self) -> LineSocket:
         return LineSocket(self)
 
-    def begin(self, started: events.StreamStarted, line: ports.Line, tap: Tap | None) -> CallRunner:
+    def begin(self, started: events.StreamStarted, line: ports.Line, recorder: Recorder | None) -> CallRunner:
         transfer, carrier_call_id = self._transfer, started.carrier_call_id
         runner = CallRunner(
-            self._plan(tap),
+            self._plan(recorder),
             line,
             started,
             transfer=transfer
             and (lambda target: is_transferred(transfer(carrier_call_id, target), runner.log)),
         )
-        task = self._keep(runner, tap, runner.run())
+        task = self._keep(runner, recorder, runner.run())
         if carrier_call_id is not None:
             self._by_carrier[carrier_call_id] = runner
 
@@ -245,7 +232,7 @@ class Bridge:
         return self._ended.get(carrier_call_id) if runner is None else runner.end
 
     async def kept(
-        self, runner: CallRunner, tap: Tap | None, after: Callable[[], Coroutine[None, None, None]]
+        self, runner: CallRunner, recorder: Recorder | None, after: Callable[[], Coroutine[None, None, None]]
     ) -> None:
         """Run a call whose line is none of this bridge's sockets. Returns when it is over; `after` is the end
         of its line, and belongs to it."""
@@ -254,18 +241,18 @@ class Bridge:
             await runner.run()
             await after()
 
-        await asyncio.wait({self._keep(runner, tap, run())})
+        await asyncio.wait({self._keep(runner, recorder, run())})
 
     def _keep(
-        self, runner: CallRunner, tap: Tap | None, run: Coroutine[None, None, None]
+        self, runner: CallRunner, recorder: Recorder | None, run: Coroutine[None, None, None]
     ) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(run)
         self._calls[task] = runner
 
         def over(done: asyncio.Task[None]) -> None:
             del self._calls[done]
-            if tap is not None:
-                tap.close()
+            if recorder is not None:
+                recorder.close()
 
         task.add_done_callback(over)
         return task

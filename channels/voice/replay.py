@@ -81,8 +81,8 @@ REPLY_AFTER_S = 0.001
 LINGER_S = 20.0
 """After the last entry; then the caller is taken to have hung up."""
 
-OpenFor = Callable[[OutboundSender, Callable[[], datetime], Callable[[], float]], OpenCall]
-"""What answers the calls, given its way out, its wall clock and its monotonic one."""
+OpenFor = Callable[[OutboundSender, Callable[[], datetime]], OpenCall]
+"""What answers the calls, given its way out and its wall clock."""
 
 
 class PlayedModel(Protocol):
@@ -195,7 +195,7 @@ class _Replay:
         )
         plan = CallPlan(
             connect=self._connect,
-            open_call=self._open_for(self._outbound, wall, _now),
+            open_call=self._open_for(self._outbound, wall),
             apology_settings=self._apology,
             clock=_now,
             wall=wall,

@@ -10,7 +10,7 @@ from time import monotonic
 
 from picows import ws_create_server
 
-from channels.voice.bridge import Bridge, Realtime, Tap, connect_realtime
+from channels.voice.bridge import Bridge, Realtime, connect_realtime
 from channels.voice.call.ports import (
     AnsweredCall,
     CallControls,
@@ -30,6 +30,7 @@ from channels.voice.call.ports import (
 from channels.voice.call.state import Counts
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.metrics import CountedCall, Counting
+from channels.voice.recording import Recorder
 from channels.voice.runner import CallPlan
 from flow_engine.values import JsonValue
 
@@ -159,9 +160,9 @@ async def bridged(book: Book, model_url: str) -> AsyncGenerator[Bridged]:
     watcher = Watcher()
     realtime = Realtime(model_url, {"Authorization": "Bearer test"})
 
-    def plan(tap: Tap | None) -> CallPlan:
+    def plan(recorder: Recorder | None) -> CallPlan:
         return CallPlan(
-            connect=lambda settings, side: connect_realtime(realtime, settings, side, tap),
+            connect=lambda settings, side: connect_realtime(realtime, settings, side, recorder),
             open_call=book.answer,
             apology_settings=SessionSettings("Apologise."),
             clock=monotonic,

@@ -53,9 +53,7 @@ class Golden:
         """What an agent with this config does, each step as `voice replay` prints it."""
         loaded = load_config(orjson.dumps(config), builders=tuple(installed_builders(lambda: BEGAN)))
 
-        def open_for(
-            outbound: OutboundSender, wall: Callable[[], datetime], clock: Callable[[], float]
-        ) -> OpenCall:
+        def open_for(outbound: OutboundSender, wall: Callable[[], datetime]) -> OpenCall:
             return open_call_of(loaded.config, outbound, wall)
 
         entries = read_recording(self.events.read_bytes(), TwilioStreams())

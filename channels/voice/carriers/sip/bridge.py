@@ -17,11 +17,12 @@ from typing import Any
 
 import structlog
 
-from channels.voice.bridge import ModelSocket, Realtime, Tap, open_socket
+from channels.voice.bridge import ModelSocket, Realtime, open_socket
 from channels.voice.call import ports
 from channels.voice.call.events import ModelEvent, StreamStarted, StreamStopped
 from channels.voice.carriers.call_control import LineControlFailed, is_transferred
 from channels.voice.carriers.sip.calls import SipCall, SipCalls, SipLine
+from channels.voice.recording import Recorder
 from channels.voice.runner import CallRunner
 from channels.voice.wires import openai_realtime
 
@@ -35,12 +36,12 @@ class SipConnection(SipLine):
 
     runner: CallRunner
 
-    def __init__(self, call: SipCall, calls: SipCalls, realtime: Realtime, tap: Tap | None) -> None:
+    def __init__(self, call: SipCall, calls: SipCalls, realtime: Realtime, recorder: Recorder | None) -> None:
         super().__init__(call.call_id, calls)
         self._call = call
         self._sip = calls
         self._realtime = realtime
-        self._tap = tap
+        self._recorder = recorder
         self._was_accepting = False
         self._is_accepted = False
         self._link: openai_realtime.RealtimeLink | None = None
@@ -80,7 +81,7 @@ class SipConnection(SipLine):
             else:
                 self._is_accepted = True
         session = _Session(side, self)
-        socket = session.socket = ModelSocket(session, self._tap)
+        socket = session.socket = ModelSocket(session, self._recorder)
         url = openai_realtime.realtime_url(self._realtime.url, "call_id", self._call.call_id)
         await open_socket(socket, url, self._realtime.headers)
         self._is_accepted = True
