@@ -6,17 +6,15 @@ assert business.calls[0].body == {"items": [...]}
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 from urllib.parse import parse_qsl
 
 import orjson
-import uvicorn
 
-from adapters.http_door import listen
+from adapters.http_door import door_server, listen
 from flow_engine.values import JsonValue
 
 _Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -68,9 +66,7 @@ class FakeBusiness:
     async def __aenter__(self) -> Self:
         listening = listen("127.0.0.1", 0)
         self._port = listening.getsockname()[1]
-        self._server = _Server(
-            uvicorn.Config(self._app, interface="asgi3", lifespan="off", ws="none", log_config=None)
-        )
+        self._server = door_server(self._app, signals=False, interface="asgi3")
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
         return self
 
@@ -97,10 +93,3 @@ class FakeBusiness:
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": orjson.dumps(reply.body)})
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """The process's signals are not this server's."""
-        yield
