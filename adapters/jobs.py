@@ -104,24 +104,20 @@ class JobRunner:
             job=job.kind, tenant_id=job.conversation.tenant_id, attempt=claim.attempt, **whose
         ):
             try:
-                if self._tracing.on:
-                    parent = await self._parent(job)
-                    attributes = {
-                        "flow_engine.job.kind": job.kind,
-                        "flow_engine.job.attempt": claim.attempt,
-                        "flow_engine.conversation.id": conversation_id,
-                    }
-                    name = f"job {job.kind}"
-                    with self._tracing.span(name, "consumer", parent=parent, attributes=attributes):
-                        await self._run(claim)
-                else:
+                parent = await self._parent(job)
+                attributes = {
+                    "flow_engine.job.kind": job.kind,
+                    "flow_engine.job.attempt": claim.attempt,
+                    "flow_engine.conversation.id": conversation_id,
+                }
+                with self._tracing.span(f"job {job.kind}", "consumer", parent=parent, attributes=attributes):
                     await self._run(claim)
             except (RetryLater, CallTheOperator) as away:
                 # Its lease ends without us.
                 log.warning("job_not_given_back", code=away.code, detail=away.detail)
 
     async def _parent(self, job: Job) -> str | None:
-        if self._cause is not None:
+        if self._cause is not None and self._tracing.on:
             with suppress(RetryLater):  # the handler meets the same, and its job is put off
                 return await self._cause(job)
         return None

@@ -182,11 +182,10 @@ def task_tools(
     listed: Mapping[str, Sequence[McpTool]],
     *,
     engine_mcp_url: str,
-    taken: Iterable[str] = (CHANGE_TASK, END_CALL),
 ) -> tuple[TaskTool, ...]:
-    """The task's MCP tools that their servers really list. `listed` is by URL, `taken` are names that the
-    agent's own tools have. Where two tools share a name, the later gets its server's before it."""
-    names, bound = set(taken), list[TaskTool]()
+    """The task's MCP tools that their servers really list, `listed` by URL. Where two tools share a name, or
+    one has that of a tool of the agent's own, the later gets its server's before it."""
+    names, bound = {CHANGE_TASK, END_CALL}, list[TaskTool]()
     for server in data.mcp_tools:
         url = server_url(server, engine_mcp_url)
         by_name = {tool.name: tool for tool in listed.get(url, ())}

@@ -210,19 +210,9 @@ class Bridge:
             transfer=transfer
             and (lambda target: is_transferred(transfer(carrier_call_id, target), runner.log)),
         )
-        task = self._keep(runner, recorder, runner.run())
         if carrier_call_id is not None:
             self._by_carrier[carrier_call_id] = runner
-
-            def over(_: asyncio.Task[None]) -> None:
-                if self._by_carrier.get(carrier_call_id) is runner:
-                    del self._by_carrier[carrier_call_id]
-                if runner.end is not None:
-                    self._ended[carrier_call_id] = runner.end
-                if len(self._ended) > MOST_ENDED:
-                    self._ended.popitem(last=False)
-
-            task.add_done_callback(over)
+        self._keep(runner, recorder, runner.run())
         return runner
 
     def end_of(self, carrier_call_id: str) -> ports.CallEnd | None:
@@ -253,6 +243,15 @@ class Bridge:
             del self._calls[done]
             if recorder is not None:
                 recorder.close()
+            carrier_call_id = runner.caller.carrier_call_id
+            if carrier_call_id is None:
+                return
+            if self._by_carrier.get(carrier_call_id) is runner:
+                del self._by_carrier[carrier_call_id]
+            if runner.end is not None:
+                self._ended[carrier_call_id] = runner.end
+            if len(self._ended) > MOST_ENDED:
+                self._ended.popitem(last=False)
 
         task.add_done_callback(over)
         return task

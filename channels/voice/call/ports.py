@@ -277,19 +277,6 @@ class CallHooks(Protocol):
         ...
 
 
-class CallTranscript(Protocol):
-    """The utterances of a call so far."""
-
-    @property
-    def transcript(self) -> tuple[Turn, ...]: ...
-
-    @property
-    def awaits_transcript(self) -> bool:
-        """The caller has said something that is no turn of the transcript yet: a model that hears answers
-        before the words have been written down."""
-        ...
-
-
 class CallControls(Protocol):
     """What a handler may do to its call. All methods return at once."""
 
@@ -383,8 +370,17 @@ class AnsweredCall:
     lifecycle: CallLifecycle = field(default_factory=NoLifecycle)
 
 
-class CallSeat(CallControls, CallTranscript, Protocol):
-    """What a handler gets of its call: what it may do to it, and its transcript."""
+class CallSeat(CallControls, Protocol):
+    """What a handler gets of its call: what it may do to it, and the utterances so far."""
+
+    @property
+    def transcript(self) -> tuple[Turn, ...]: ...
+
+    @property
+    def awaits_transcript(self) -> bool:
+        """The caller has said something that is no turn of the transcript yet: a model that hears answers
+        before the words have been written down."""
+        ...
 
 
 OpenCall: TypeAlias = Callable[[Caller, CallSeat], AnsweredCall]

@@ -20,7 +20,7 @@ import structlog
 
 from channels.engine_client.client import Contact, EngineClient, Pause, TaggedPrompt, Utterance
 from channels.engine_client.replies import EngineError, EngineUnavailable, PromptReply, StateConflict
-from channels.voice.call.ports import CallTranscript
+from channels.voice.call.ports import CallSeat
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -221,8 +221,8 @@ _LOOK_S: Final = 0.02
 class TranscriptBarrier:
     """Whether every utterance of the caller is known to the engine, and has been read there for values."""
 
-    def __init__(self, transcript: CallTranscript, watch: PromptRefresher) -> None:
-        self._call = transcript
+    def __init__(self, call: CallSeat, watch: PromptRefresher) -> None:
+        self._call = call
         self._watch = watch
         self._last: Utterance | None = None
 

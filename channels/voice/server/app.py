@@ -87,27 +87,16 @@ def voice_app(
     return VoiceApp(routes.application(), sockets, admission, sip)
 
 
+@dataclass(frozen=True, slots=True)
 class _Routes:
-    def __init__(
-        self,
-        carrier: Carrier,
-        address: PublicAddress,
-        admission: Admission,
-        counting: Counting,
-        call_server: CallServer,
-        sip: SipWebhookHandler | None,
-        changing: ChangingServer | None,
-        *,
-        has_key: bool,
-    ) -> None:
-        self._carrier = carrier
-        self._address = address
-        self._admission = admission
-        self._counting = counting
-        self._call_server = call_server
-        self._sip = sip
-        self._changing = changing
-        self._has_key = has_key
+    carrier: Carrier
+    address: PublicAddress
+    admission: Admission
+    counting: Counting
+    call_server: CallServer
+    sip: SipWebhookHandler | None
+    changing: ChangingServer | None
+    has_key: bool
 
     def application(self) -> Starlette:
         table: tuple[tuple[str, list[str], Handler], ...] = (
@@ -134,13 +123,13 @@ class _Routes:
     async def incoming_call(self, request: Request) -> Response:
         info = http.request_info(request)
         offer = await self._admitted(request, info)
-        refusal = self._admission.promise()
+        refusal = self.admission.promise()
         call_id = uuid.uuid4().hex
         log.info("call_offered", call_id=call_id, call_sid=offer.call_id[:64], refused=refusal)
         if refusal is not None:
-            self._counting.call_refused(refusal)
+            self.counting.call_refused(refusal)
             return self._instructed(Reject("busy"))
-        origin = self._address.origin(info)
+        origin = self.address.origin(info)
         scheme, _, host = origin.partition("://")
         stream = f"{'wss' if scheme == 'https' else 'ws'}://{host}{line_sockets.PATH}"
         parameters = {**offer.parameters, CALL_ID_PARAMETER: call_id}
@@ -149,16 +138,16 @@ class _Routes:
     async def stream_ended(self, request: Request) -> Response:
         """What is to become of a call whose stream has ended: nobody is left in silence (V12)."""
         offer = await self._admitted(request, http.request_info(request))
-        lost = self._call_server.lost(offer.call_id)
+        lost = self.call_server.lost(offer.call_id)
         log.info("stream_ended", call_sid=offer.call_id[:64], model_lost=lost is not None)
         return self._instructed(lost or HangUp())
 
     async def _admitted(self, request: Request, info: RequestInfo) -> CallOffer:
         try:
-            return self._carrier.admit(info, await http.read_body(request))
+            return self.carrier.admit(info, await http.read_body(request))
         except CorrectTheInput as error:
             if http.STATUS_OF_CODE.get(error.code) == 403:
-                self._counting.call_refused("not_allowed")
+                self.counting.call_refused("not_allowed")
             raise
 
     async def media_stream(self, request: Request) -> Response:
@@ -167,55 +156,55 @@ class _Routes:
         )
 
     async def sip_webhook(self, request: Request) -> Response:
-        if self._sip is None:
+        if self.sip is None:
             raise CorrectTheInput(
                 "sip_not_configured", "SIP calls need OPENAI_WEBHOOK_SECRET and OPENAI_API_KEY to be set"
             )
-        outcome = self._sip.receive(request.headers, await http.read_body(request))
+        outcome = self.sip.receive(request.headers, await http.read_body(request))
         log.info("sip_webhook", outcome=outcome)
         return http.json_response({"outcome": outcome})
 
     async def health(self, request: Request) -> Response:
         """`status` is `ok`, `draining` with 503, or `key_missing`: the process is well, its calls are not."""
-        up = "ok" if self._has_key else "key_missing"
-        status = "draining" if self._admission.draining else up
+        up = "ok" if self.has_key else "key_missing"
+        status = "draining" if self.admission.draining else up
         return http.json_response({"status": status, **self._state()}, 503 if status == "draining" else 200)
 
     async def metrics(self, request: Request) -> Response:
         if is_forwarded(http.request_info(request)):
             raise CorrectTheInput("not_local", "metrics are not shown through a proxy")
-        return Response(generate_latest(self._counting.registry), media_type="text/plain; version=0.0.4")
+        return Response(generate_latest(self.counting.registry), media_type="text/plain; version=0.0.4")
 
     async def calls(self, request: Request) -> Response:
         """Figures of single calls, for the console of this machine."""
         if not is_local(http.request_info(request)):
             raise CorrectTheInput("not_local", "only this machine may look at single calls")
-        return http.json_response({"calls": self._counting.calls()})
+        return http.json_response({"calls": self.counting.calls()})
 
     async def drain(self, request: Request) -> Response:
         if not is_local(http.request_info(request)):
             raise CorrectTheInput("not_local", "only this machine may drain the agent")
-        self._admission.drain()
-        log.info("draining", live_calls=self._admission.live)
+        self.admission.drain()
+        log.info("draining", live_calls=self.admission.live)
         return http.json_response(self._state(), 202)
 
     async def reload(self, request: Request) -> Response:
         """New calls have the config as its file is now; those that go on keep theirs."""
         if not is_local(http.request_info(request)):
             raise CorrectTheInput("not_local", "only this machine may have the config reloaded")
-        if self._changing is None:
+        if self.changing is None:
             raise CorrectTheInput("path_unknown", "this agent's config does not come from a file")
-        await self._changing.reload()
-        log.info("config_reloaded", live_calls=self._admission.live)
+        await self.changing.reload()
+        log.info("config_reloaded", live_calls=self.admission.live)
         return http.json_response(self._state())
 
     def _instructed(self, instruction: Instruction) -> Response:
-        document = self._carrier.answer(instruction)
+        document = self.carrier.answer(instruction)
         return Response(document.text, media_type=document.media_type)
 
     def _state(self) -> Mapping[str, object]:
-        state = {"liveCalls": self._admission.under_way, "draining": self._admission.draining}
-        return state if self._changing is None else {**state, "config": self._changing.digest}
+        state = {"liveCalls": self.admission.under_way, "draining": self.admission.draining}
+        return state if self.changing is None else {**state, "config": self.changing.digest}
 
 
 def _answered(handler: Handler) -> Handler:

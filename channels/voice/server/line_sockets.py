@@ -13,6 +13,7 @@ import asyncio
 import base64
 import binascii
 import logging
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -57,16 +58,14 @@ _WSProtocol = cast(Any, picows.WSProtocol)  # pyright: ignore[reportAttributeAcc
 log: Any = structlog.get_logger("flow_engine.voice")
 
 
+@dataclass(frozen=True, slots=True)
 class LineSockets:
     """What uvicorn's `ws` setting takes: makes the protocol of a connection that asks for a WebSocket."""
 
-    def __init__(
-        self, carrier: Carrier, admission: Admission, counting: Counting, call_server: CallServer
-    ) -> None:
-        self._carrier = carrier
-        self._admission = admission
-        self._counting = counting
-        self._call_server = call_server
+    carrier: Carrier
+    admission: Admission
+    counting: Counting
+    call_server: CallServer
 
     def __call__(self, *, server_state: ServerState, **_: object) -> asyncio.BaseProtocol:
         return _LineSocket(self, server_state.connections)
@@ -81,26 +80,26 @@ class LineSockets:
         if not _is_handshake(request):
             return _refused("upgrade_invalid", "this is no handshake of WebSocket version 13")
         try:
-            self._carrier.admit(info, None)
+            self.carrier.admit(info, None)
         except CorrectTheInput as error:
             log.warning("line_refused", code=error.code, reason=error.detail)
-            self._counting.call_refused("not_allowed")
+            self.counting.call_refused("not_allowed")
             return _Closing(WSCloseCode.POLICY_VIOLATION)
-        refusal = self._admission.take(promised=True)
+        refusal = self.admission.take(promised=True)
         if refusal is not None:
             log.warning("line_refused", code=refusal)
-            self._counting.call_refused(refusal)
+            self.counting.call_refused(refusal)
             return _Closing(_CLOSE_CODES[refusal])
         try:
-            return self._call_server.answer()
+            return self.call_server.answer()
         except Exception:  # the edge: past it picows shows the exception's text to the caller
             log.exception("bug", route=PATH)
-            self._admission.release()
+            self.admission.release()
             return _Closing(WSCloseCode.INTERNAL_ERROR)
 
     def ended(self, listener: WSListener | None) -> None:
         if listener is not None and not isinstance(listener, _Closing):
-            self._admission.release()
+            self.admission.release()
 
 
 class _LineSocket(_WSProtocol):

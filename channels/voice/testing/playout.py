@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from channels.voice.call.ports import AudioFormat
 from channels.voice.testing.signals import Stretch, stretches
 
 
@@ -80,19 +79,18 @@ class Cleared:
 class Playout:
     """`now` arguments are seconds and never go back. Audio plays `speed` times as fast as it would."""
 
-    def __init__(self, begins_at: float, *, fmt: AudioFormat = "g711_ulaw", speed: float = 1.0) -> None:
+    def __init__(self, begins_at: float, *, speed: float = 1.0) -> None:
         self.heard: list[Heard] = []
         self.clears: list[Cleared] = []
         self.reached: deque[str] = deque()
         """Marks to be given back, for whoever sends them to take away."""
-        self._fmt: AudioFormat = fmt
         self._ms_per_s = 1000 * speed
         self._played_until = begins_at
         self._waiting: deque[Stretch | str] = deque()
 
     def play(self, raw: bytes, now: float) -> None:
         self.advance(now)
-        self._waiting.extend(stretches(raw, self._fmt))
+        self._waiting.extend(stretches(raw))
 
     def mark(self, name: str, now: float) -> None:
         self.advance(now)
