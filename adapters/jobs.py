@@ -173,7 +173,8 @@ class JobRunner:
             if not work.cancelled():
                 work.exception()  # asked for, so that asyncio does not report it as forgotten
             return interrupted
-        match work.exception():
+        # It was cancelled by something that the handler waited for: a worker that stops does not come here.
+        match asyncio.CancelledError() if work.cancelled() else work.exception():
             case None:
                 return "done"
             case TryJobAgain() as failure:

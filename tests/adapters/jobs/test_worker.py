@@ -293,6 +293,17 @@ class TestTryingAgain:
         assert await bench.due_in_s() == pytest.approx([1.0], abs=0.01)
         assert bench.observer.counted == {"jobs_failed mine": 1}
 
+    async def test_what_something_else_cancels_is_a_failure_and_tried_again_after_its_pause(
+        self, bench: Bench
+    ) -> None:  # F41
+        async def mine(due: Job) -> None:
+            raise asyncio.CancelledError
+
+        await bench.put(job())
+        await bench.runner({"mine": mine}).run((await bench.schedule.claim(T0, at_most=1, lease_s=15))[0])
+        assert await bench.due_in_s() == pytest.approx([1.0], abs=0.01)
+        assert bench.observer.counted == {"jobs_failed mine": 1}
+
     async def test_a_job_whose_workers_are_always_killed_is_buried(self, bench: Bench) -> None:  # F41, C
         async def mine(_: Job) -> None:
             raise AssertionError("it would kill this worker too")
