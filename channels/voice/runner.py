@@ -155,7 +155,7 @@ class CallRunner:
         try:
             for needed in (script, ticker):
                 await asyncio.wait({needed, ticker, self._over}, return_when=asyncio.FIRST_COMPLETED)
-                if needed.done() and (failure := needed.exception()) is not None:
+                if needed.done() and (failure := _failure_of(needed)) is not None:
                     self.log.error("call_failed", exc_info=failure)
                     self.call.end("failed")
         except asyncio.CancelledError:
@@ -283,7 +283,7 @@ class CallRunner:
         self._tools.pop(call.call_id, None)
         if task.cancelled() and task.cancelling():  # by this side, not by something that the tool waited for
             return
-        failure = asyncio.CancelledError() if task.cancelled() else task.exception()
+        failure = _failure_of(task)
         if failure is not None:
             self.log.error("tool_failed", tool=call.name, exc_info=failure)
         output: JsonValue = {"error": "the tool failed"} if failure is not None else task.result()
@@ -371,6 +371,11 @@ class CallRunner:
         await asyncio.wait({on_start}, timeout=START_WITHIN_S)
         await _stop(on_start)
         await asyncio.wait_for(self._lifecycle.ended(ending), ENDED_WITHIN_S)
+
+
+def _failure_of(task: asyncio.Task[Any]) -> BaseException | None:
+    """Of a task that is done and was not stopped: what it waited for may have been cancelled."""
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
 
 
 async def _stop(*tasks: asyncio.Task[Any]) -> None:

@@ -293,6 +293,15 @@ def test_a_handler_that_breaks_ends_the_call_and_nothing_else() -> None:
     assert stage.watcher.ended == ["failed"]
 
 
+def test_a_handler_that_something_else_cancels_ends_the_call_as_failed() -> None:  # 20
+    class Cancelled(Book):
+        async def open(self) -> SessionSettings | Refused:
+            raise asyncio.CancelledError
+
+    stage = Stage(Cancelled()).play(lambda stage, runner: asyncio.sleep(1))
+    assert stage.watcher.ended == ["failed"]  # the carrier speaks then
+
+
 def test_a_caller_who_hangs_up_while_the_model_is_being_reached_ends_it_there() -> None:  # V12
     stage = Stage(models=Models(["hangs"])).play(lambda stage, runner: hangs_up(stage, runner, 1.0))
     assert (stage.book.asked, stage.watcher.ended) == (["open", "closed"], ["caller_hung_up"])
