@@ -224,6 +224,7 @@ class ModelConnection:
 
     async def _open_session(self, listener: _Listener, settings: SessionSettings) -> None:
         link = await self._connect(settings, listener)
+        settings = self.call.settings or settings  # as they are by now: the task may be another one
         self._replace()
         self._listener, self._link, self._opened_at = listener, link, self._clock()
         self.call.attach(link, settings)

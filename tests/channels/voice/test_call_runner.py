@@ -342,6 +342,23 @@ def test_a_model_that_stays_away_ends_the_call_once() -> None:  # V12
     assert (stage.book.asked[-1], stage.watcher.ended) == ("ended", ["model_lost"])
 
 
+def test_a_task_that_changes_while_there_is_no_model_is_the_next_one_s() -> None:  # V2, V12
+    class Slow(Models):
+        async def __call__(self, settings: SessionSettings, side: RealtimeListener) -> RecordingModel:
+            await asyncio.sleep(1)
+            return await super().__call__(settings, side)
+
+    async def loses(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(3)
+        stage.models.sides[0].lost()
+        await asyncio.sleep(0.5)
+        runner.call.switch_task(SessionSettings("Next."), "Go on.")
+        await hangs_up(stage, runner)
+
+    stage = Stage(models=Slow()).play(loses)
+    assert stage.models.links[1].said("configure") == [("configure", SessionSettings("Next."))]
+
+
 def test_a_session_is_renewed_before_it_expires_and_only_when_nobody_speaks() -> None:  # V12
     async def talks_long(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
