@@ -182,18 +182,18 @@ class ModelConnection:
         self.state = state
 
     def _begin_renewal(self) -> None:
+        if self.call.settings is None:
+            raise RuntimeError("a connection to be renewed has been configured")
         self._to(ConnectionState.RENEWING)
         self._renewed()
-        self._renewal = asyncio.create_task(self._renew())
+        self._renewal = asyncio.create_task(self._renew(self.call.settings))
 
-    async def _renew(self) -> None:
-        settings = self.call.settings
-        try:
-            if settings is None:
-                raise ModelUnreachable("the call has no settings")
-            await self._try(settings, LONGER)
-        except ModelUnreachable as reason:
-            self._log.error("model_unreachable", reason=str(reason))
+    async def _renew(self, settings: SessionSettings) -> None:
+        # Whatever it fails by: nobody else would notice that there is no model any more.
+        [failure] = await asyncio.gather(self._try(settings, LONGER), return_exceptions=True)
+        if failure is not None:
+            bug = None if isinstance(failure, ModelUnreachable) else failure
+            self._log.error("model_unreachable", reason=str(failure), exc_info=bug)
             if not self._serves:
                 self._to(ConnectionState.CLOSED)
                 self._failed()

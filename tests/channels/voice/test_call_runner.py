@@ -359,6 +359,22 @@ def test_a_task_that_changes_while_there_is_no_model_is_the_next_one_s() -> None
     assert stage.models.links[1].said("configure") == [("configure", SessionSettings("Next."))]
 
 
+@pytest.mark.parametrize("breaks_by", [ValueError("a bug"), asyncio.CancelledError()])
+def test_a_renewal_that_breaks_ends_the_call(breaks_by: BaseException) -> None:  # V12
+    class Breaks(Models):
+        async def __call__(self, settings: SessionSettings, side: RealtimeListener) -> RecordingModel:
+            if self.sides:
+                raise breaks_by
+            return await super().__call__(settings, side)
+
+    async def loses(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.models.sides[0].lost()
+
+    stage = Stage(models=Breaks()).play(loses)
+    assert (stage.book.asked[-1], stage.watcher.ended) == ("ended", ["model_lost"])
+
+
 def test_a_session_is_renewed_before_it_expires_and_only_when_nobody_speaks() -> None:  # V12
     async def talks_long(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
