@@ -318,7 +318,7 @@ class EngineClient:
                     method, f"/v1/{route}", headers=headers, content=content, timeout=timeout
                 )
                 status, reason = answer.status_code, None
-            except httpx2.TransportError as error:
+            except httpx2.RequestError as error:
                 trouble = reason = type(error).__name__
             else:
                 if status == _CONFLICT:

@@ -153,7 +153,7 @@ class RecordedTransport(httpx2.AsyncBaseTransport):
         call: dict[str, JsonValue] = {"method": request.method, "url": str(request.url), "body": body}
         try:
             reply = await self._client.send(request)
-        except httpx2.TransportError:
+        except httpx2.RequestError:
             self._write("http", True, {**call, "failed": "unusable"})
             raise
         answer = as_json(reply.content) if reply.content else None

@@ -58,6 +58,7 @@ class TestRepeating:
             httpx2.Response(504),
             httpx2.ConnectError("refused"),
             httpx2.ReadTimeout("late"),
+            httpx2.DecodingError("not gzip"),
             httpx2.RemoteProtocolError("closed"),
             problem(409, "revision_conflict"),
         ],
