@@ -142,13 +142,12 @@ class ModelConnection:
     def lost(self, why: str) -> None:
         """Go on with a new connection, unless one is being opened already. When none succeeds within some
         seconds, the call ends as failed."""
+        if not self._serves:
+            return
+        self._log.warning("model_lost", why=why)
+        self._replace()
         if self.state is ConnectionState.OPEN:
-            self._log.warning("model_lost", why=why)
-            self._replace()
             self._begin_renewal()
-        elif self.state is ConnectionState.RENEWING and self._serves:
-            self._log.warning("model_lost", why=why)
-            self._replace()
 
     def renew_if_due(self) -> None:
         """To be called now and then: a session that is about to expire is renewed in time."""
@@ -228,7 +227,9 @@ class ModelConnection:
         self._replace()
         self._listener, self._link, self._opened_at = listener, link, self._clock()
         self.call.attach(link, settings)
-        match await listener.outcome:
+        outcome = await listener.outcome
+        # It may have been lost right behind its confirmation.
+        match outcome if listener.is_current else None:
             case None:
                 raise ModelUnreachable("the session was closed before it was confirmed")
             case ModelError() as error:

@@ -75,6 +75,8 @@ class Models:
                 "invalid_value", "Unknown voice", "session.update:1", "session.audio.output.voice"
             )
             loop.call_later(0.1, side.event, error)
+        elif how == "confirms and closes":
+            loop.call_later(0.1, lambda: (side.event(CONFIRMED), side.lost()))
         elif how == "insists":
             loop.call_later(0.1, side.event, SessionUpdated("pcm16", "pcm16"))
         elif how != "never confirms":
@@ -357,6 +359,19 @@ def test_a_task_that_changes_while_there_is_no_model_is_the_next_one_s() -> None
 
     stage = Stage(models=Slow()).play(loses)
     assert stage.models.links[1].said("configure") == [("configure", SessionSettings("Next."))]
+
+
+@pytest.mark.parametrize("before", [[], ["confirms"]])
+def test_a_session_that_closes_as_it_is_confirmed_is_no_session(before: list[str]) -> None:  # V12
+    async def loses(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        if before:
+            stage.models.sides[0].lost()
+        await hangs_up(stage, runner, 5)
+
+    stage = Stage(models=Models([*before, "confirms and closes", "confirms"])).play(loses)
+    assert len(stage.models.sides) == len(before) + 2
+    assert stage.watcher.ended == ["caller_hung_up"]
 
 
 @pytest.mark.parametrize("breaks_by", [ValueError("a bug"), asyncio.CancelledError()])
