@@ -140,12 +140,14 @@ class ModelConnection:
         self._to(ConnectionState.OPEN)
 
     def lost(self, why: str) -> None:
-        """Go on with a new connection, unless one is being opened already. When none succeeds within some
-        seconds, the call ends as failed."""
-        if not self._serves:
+        """Go on with a new connection, unless one is being opened already, or the call is over. When none
+        succeeds within some seconds, the call ends as failed."""
+        if not self.serves:
+            return
+        self._replace()
+        if self.call.is_over:
             return
         self._log.warning("model_lost", why=why)
-        self._replace()
         if self.state is ConnectionState.OPEN:
             self._begin_renewal()
 
@@ -171,7 +173,7 @@ class ModelConnection:
         self._replace()
 
     @property
-    def _serves(self) -> bool:
+    def serves(self) -> bool:
         """There is a connection whose session was confirmed."""
         return self._listener is not None and self._listener.outcome.done()
 
@@ -193,7 +195,7 @@ class ModelConnection:
         if failure is not None:
             bug = None if isinstance(failure, ModelUnreachable) else failure
             self._log.error("model_unreachable", reason=str(failure), exc_info=bug)
-            if not self._serves:
+            if not self.serves:
                 self._to(ConnectionState.CLOSED)
                 self._failed()
                 return

@@ -24,7 +24,7 @@ from channels.voice.call.machine import Call
 from channels.voice.carriers.call_control import caller_number
 from channels.voice.carriers.carrier import CALL_ID_PARAMETER
 from channels.voice.metrics import CountedCall, Counting
-from channels.voice.model_connection import ConnectionState, ModelConnection
+from channels.voice.model_connection import ModelConnection
 from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.voice")
@@ -360,11 +360,7 @@ class CallRunner:
         """The model writes down what the caller said last."""
         until = self._plan.clock() + LAST_WORDS_WITHIN_S
         # Whoever writes it down may go away as well.
-        while (  # noqa: ASYNC110
-            self.call.awaits_text
-            and self._connection.state is ConnectionState.OPEN
-            and self._plan.clock() < until
-        ):
+        while self.call.awaits_text and self._connection.serves and self._plan.clock() < until:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
 
     async def _end_lifecycle(self, ending: ports.Ending, on_start: asyncio.Task[None]) -> None:

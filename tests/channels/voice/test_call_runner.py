@@ -361,6 +361,16 @@ def test_a_task_that_changes_while_there_is_no_model_is_the_next_one_s() -> None
     assert stage.models.links[1].said("configure") == [("configure", SessionSettings("Next."))]
 
 
+def test_a_model_that_goes_with_the_caller_is_not_replaced() -> None:  # V12, V14
+    async def leaves(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        runner.call.line_event(StreamStopped())
+        stage.models.sides[0].lost()
+
+    stage = Stage().play(leaves)
+    assert (stage.watcher.renewed, len(stage.models.sides)) == (0, 1)
+
+
 @pytest.mark.parametrize("before", [[], ["confirms"]])
 def test_a_session_that_closes_as_it_is_confirmed_is_no_session(before: list[str]) -> None:  # V12
     async def loses(stage: Stage, runner: CallRunner) -> None:
