@@ -5,7 +5,7 @@ from typing import Any
 
 import structlog
 
-from flow_engine.errors import RetryLater
+from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from memory import chat_sessions, keys, redis_py
 
@@ -14,7 +14,7 @@ log: Any = structlog.get_logger("flow_engine.voice")
 
 class RedisNotices:
     """Implements `MemoryNotices` over one connection, for the conversations of one tenant. `url` is redis://
-    or rediss://. Where Redis is away the engine is asked instead, as without it."""
+    or rediss://. Where Redis is away, or refuses, the engine is asked instead, as without it."""
 
     def __init__(self, url: str, tenant_id: str, *, cluster: bool) -> None:
         self._driver = redis_py.driver_to(url, cluster=cluster, wait_replicas=0)
@@ -26,7 +26,7 @@ class RedisNotices:
         listener = self._listeners[changed] = lambda _: changed()
         try:
             await self._bus.listen(self._channel(conversation_id), listener)
-        except RetryLater as away:
+        except (RetryLater, CallTheOperator) as away:
             log.warning("memory_not_followed", code=away.code, reason=away.reason)
 
     async def unfollow(self, conversation_id: str, changed: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class RedisNotices:
             return
         try:
             await self._bus.unlisten(self._channel(conversation_id), listener)
-        except RetryLater as away:
+        except (RetryLater, CallTheOperator) as away:
             log.warning("memory_not_unfollowed", code=away.code)
 
     async def aclose(self) -> None:

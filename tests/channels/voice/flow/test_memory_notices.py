@@ -101,3 +101,11 @@ async def test_without_redis_a_call_goes_on(capsys: pytest.CaptureFixture[str]) 
     told = capsys.readouterr().out
     assert "memory_not_followed" in told
     assert "Error 111 connecting" in told  # F46
+
+
+async def test_a_redis_that_refuses_ends_no_call_either(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:  # F31
+    async with notices(f"{redis_server.url}/99999") as followed:
+        await followed.follow("c 1", lambda: None)
+    assert "memory_not_followed" in capsys.readouterr().out
