@@ -104,7 +104,10 @@ class JobRunner:
             job=job.kind, tenant_id=job.conversation.tenant_id, attempt=claim.attempt, **whose
         ):
             try:
-                parent = await self._parent(job)
+                parent = None
+                if self._tracing.on and self._cause is not None:
+                    with suppress(RetryLater):  # the handler meets the same, and its job is put off
+                        parent = await self._cause(job)
                 attributes = {
                     "flow_engine.job.kind": job.kind,
                     "flow_engine.job.attempt": claim.attempt,
@@ -115,12 +118,6 @@ class JobRunner:
             except (RetryLater, CallTheOperator) as away:
                 # Its lease ends without us.
                 log.warning("job_not_given_back", code=away.code, detail=away.detail)
-
-    async def _parent(self, job: Job) -> str | None:
-        if self._cause is not None and self._tracing.on:
-            with suppress(RetryLater):  # the handler meets the same, and its job is put off
-                return await self._cause(job)
-        return None
 
     async def _run(self, claim: Claim) -> None:
         handler = self._handlers.get(claim.job.kind)

@@ -31,7 +31,12 @@ class ContactEnds:
     ) -> None:
         self._engine = engine
         self._monotonic = monotonic
-        self._retries = Retries(self._try, _given_up, clock=monotonic, pause=pause)
+        self._retries = Retries(
+            self._try,
+            lambda end: _lost(end[0], "the engine was away too long"),
+            clock=monotonic,
+            pause=pause,
+        )
 
     @property
     def waiting(self) -> int:
@@ -63,10 +68,6 @@ class ContactEnds:
             log.warning(event, reason=str(error), **_ids(contact))
             return not waits
         return True
-
-
-def _given_up(end: tuple[client.Contact, str]) -> None:
-    _lost(end[0], "the engine was away too long")
 
 
 def _lost(contact: client.Contact, reason: str) -> None:

@@ -151,7 +151,8 @@ class Deliveries:
         (log.info if answered else log.warning)(
             "http_call",
             method=delivery.method,
-            url=_server_of(delivery.url),
+            # Which parts of a path a call has put there is known at the first try only.
+            url="/".join(masked_url(delivery.url).split("/")[:3]),
             status=status,
             reason=reason,
             again=True,
@@ -161,11 +162,6 @@ class Deliveries:
         if answered or refused:
             self.done(delivery)
         return answered or refused
-
-
-def _server_of(url: str) -> str:
-    """What may be logged: which parts of a path a call has put there is known at the first try only."""
-    return "/".join(masked_url(url).split("/")[:3])
 
 
 def is_answer(status: int) -> bool:

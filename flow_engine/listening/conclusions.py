@@ -53,7 +53,12 @@ def scoring_call(
         system += [f"- {choice.name}: {' '.join(choice.prompt.split())}" for choice in accepted]
         properties[field] = {"enum": [*(choice.name for choice in accepted), None]}
     if scorecards:
-        system += _criteria(scorecards, sections)
+        system.append(sections["conclusion_scores"])
+        system += [
+            f"- {card.name} / {criterion.name} ({card.scale.min:g} – {card.scale.max:g}): "
+            + " ".join(criterion.prompt.split())
+            for card, criterion in _pairs(scorecards)
+        ]
         properties["scores"] = _score_schema(scorecards)
     properties["why"] = {"type": "string"}
     return LLMRequest(
@@ -67,17 +72,6 @@ def scoring_call(
 
 def _pairs(scorecards: Sequence[Scorecard]) -> list[tuple[Scorecard, ScorecardCriterion]]:
     return [(card, criterion) for card in scorecards for criterion in card.criteria]
-
-
-def _criteria(scorecards: Sequence[Scorecard], sections: PromptSections) -> list[str]:
-    return [
-        sections["conclusion_scores"],
-        *(
-            f"- {card.name} / {criterion.name} ({card.scale.min:g} – {card.scale.max:g}): "
-            + " ".join(criterion.prompt.split())
-            for card, criterion in _pairs(scorecards)
-        ),
-    ]
 
 
 def _score_schema(scorecards: Sequence[Scorecard]) -> Mapping[str, object]:

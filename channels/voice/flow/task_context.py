@@ -219,16 +219,16 @@ class TaskContext:
     def declarations(self) -> tuple[Declaration, ...]:
         change = change_task_spec(self.reachable, self.data.returns_to)
         every = (change, *(tool.spec for tool in self.tools.tools), END_CALL_SPEC)
-        return tuple(_declared(spec) for spec in every if spec is not None)
-
-
-def _declared(spec: ToolSpec) -> Declaration:
-    return {
-        "type": "function",
-        "name": spec.name,
-        "description": spec.description,
-        "parameters": cast("JsonValue", dict(spec.parameters)),
-    }
+        return tuple(
+            {
+                "type": "function",
+                "name": spec.name,
+                "description": spec.description,
+                "parameters": cast("JsonValue", dict(spec.parameters)),
+            }
+            for spec in every
+            if spec is not None
+        )
 
 
 def session_settings(

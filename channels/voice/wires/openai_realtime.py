@@ -142,10 +142,17 @@ class RealtimeLink:
         )
 
     def configure(self, settings: ports.SessionSettings) -> None:
-        session, before = self._session(settings), self._settled
-        self._settled = settings
-        event_id = self._command("session.update", {"session": session})
-        self._change = None if before is None else (event_id, before)
+        before, self._settled = self._settled, settings
+        if before is None:
+            self._command(
+                "session.update", {"session": session_of(settings, carries_audio=self._carries_audio)}
+            )
+            return
+        audio: dict[str, JsonValue] = {"input": _turns_of(settings)}
+        if settings.speed != before.speed:
+            audio["output"] = {"speed": 1.0 if settings.speed is None else settings.speed}
+        session: JsonValue = {**_task_fields(settings), "audio": audio}
+        self._change = self._command("session.update", {"session": session}), before
 
     def configure_again(self, refused: ModelError) -> None:
         if self._settled is None or self._change is None or self._change[0] != refused.event_id:
@@ -156,14 +163,6 @@ class RealtimeLink:
             del session["tools"]
         self._settled = replace(self._settled, speed=before.speed)
         self._command("session.update", {"session": session})
-
-    def _session(self, settings: ports.SessionSettings) -> dict[str, JsonValue]:
-        if self._settled is None:
-            return session_of(settings, carries_audio=self._carries_audio)
-        audio: dict[str, JsonValue] = {"input": _turns_of(settings)}
-        if settings.speed != self._settled.speed:
-            audio["output"] = {"speed": 1.0 if settings.speed is None else settings.speed}
-        return {**_task_fields(settings), "audio": audio}
 
     def add_text(self, role: Literal["user", "system"], text: str) -> str:
         return self._add_item("own_", _message(role, "input_text", text))
