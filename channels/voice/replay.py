@@ -158,7 +158,6 @@ class _Replay:
         self._model = _Model(entries, self._note)
         self._outbound = _Outbound(entries, answers, self._note)
         self._open_model = model
-        self._played: list[PlayedModel] = []
 
     async def run(self) -> Replayed:
         running: asyncio.Task[None] | None = None
@@ -180,8 +179,6 @@ class _Replay:
             await asyncio.wait({running}, timeout=LINGER_S)
             self._runner.call.line_event(StreamStopped())
             await running
-        for played in self._played:
-            played.stop()
         return self._result
 
     def _begin(self, started: StreamStarted) -> CallRunner:
@@ -208,13 +205,7 @@ class _Replay:
 
     async def _connect(self, settings: SessionSettings, side: RealtimeListener) -> ModelLink:
         if self._open_model is not None:
-
-            def opened(send: Callable[[bytes], None]) -> PlayedModel:
-                self._played.append(open_model(send))
-                return self._played[-1]
-
-            open_model = self._open_model
-            return played_link(opened, side, lambda message: self._note("model", message))
+            return played_link(self._open_model, side, lambda message: self._note("model", message))
         self._model.side = side
         return RealtimeLink(self._model.receive, lambda: self._note("model", "(closed)"))
 
