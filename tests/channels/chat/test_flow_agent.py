@@ -16,8 +16,8 @@ import pytest
 
 from adapters.models.fake_openai import FakeOpenAI
 from adapters.models.scripted import CallsTools, Says, Step
+from channels import retries
 from channels.chat import sessions
-from channels.engine_client import ends
 from flow_engine.ports.models import ToolCall
 from tests.api.harness import clinic
 from tests.channels.chat import toolbelt
@@ -396,7 +396,7 @@ async def way_to(engine_url: str, key: bytes | None = None) -> AsyncGenerator[tu
 async def test_a_contact_is_ended_once_the_engine_is_back(
     tmp_path: Path, engine_url: str, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:  # C15, F30
-    monkeypatch.setattr(ends, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(retries, "FIRST_PAUSE_S", 0.05)
     script = [Says("¿Cuál es su póliza?"), Says("Sunny.")]
     async with way_to(engine_url) as (url, is_open), running_chat(tmp_path, script, engine_url=url) as chat:
         await chat.add(CLAIMS, WEATHER)
@@ -430,7 +430,7 @@ def keyed_engine(tmp_path: Path) -> Iterator[str]:
 async def test_a_key_that_is_refused_for_a_while_costs_nobody_the_conversation(
     tmp_path: Path, keyed_engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # C15
-    monkeypatch.setattr(ends, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(retries, "FIRST_PAUSE_S", 0.05)
     script = [Says("¿Cuál es su póliza?"), Says("Dígame."), Says("Hola.")]
     headers = {"Authorization": f"Bearer {KEY}"}
     async with AsyncExitStack() as stack:
