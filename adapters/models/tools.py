@@ -18,11 +18,8 @@ from typing import Any, Final, Literal, Protocol, cast
 
 import orjson
 import structlog
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
+from adapters.models.argument_schemas import CannotBeChecked, problems, schema_fault
 from flow_engine.ports.models import ToolCall, ToolSpec
 from flow_engine.values import JsonValue
 
@@ -119,33 +116,21 @@ class Approval:
         return {"success": False, "error": USER_REJECTED, "message": f"{call.name!r} {reason}"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Registered:
-    tool: Tool
-    validator: Draft202012Validator
-
-
 class ToolRegistry:
     """Tools by name. Each call has an answer within the tool's `timeout_s` seconds, a failed one `{"error":
     …}`."""
 
     def __init__(self, approval: Approval | None = None) -> None:
         self._approval = approval or Approval()
-        self._tools: dict[str, _Registered] = {}
+        self._tools: dict[str, Tool] = {}
 
     def register(self, tool: Tool) -> None:
         """Raises ValueError for a name twice, or parameters that are no JSON Schema."""
         if tool.spec.name in self._tools:
             raise ValueError(f"a tool {tool.spec.name!r} is registered already")
-        schema = dict(tool.spec.parameters)
-        try:
-            Draft202012Validator.check_schema(schema)
-        except (SchemaError, RecursionError) as error:
-            told = error.message if isinstance(error, SchemaError) else "nested too deeply to be checked"
-            raise ValueError(f"the parameters of tool {tool.spec.name!r}: {told}") from error
-        # An empty registry: without one, a `$ref` to an address is fetched.
-        nothing_remote: Registry[Any] = Registry()
-        self._tools[tool.spec.name] = _Registered(tool, Draft202012Validator(schema, registry=nothing_remote))
+        if fault := schema_fault(tool.spec.parameters):
+            raise ValueError(f"the parameters of tool {tool.spec.name!r}: {fault}")
+        self._tools[tool.spec.name] = tool
 
     def only(self, names: Iterable[str], approval: Approval | None = None) -> ToolRegistry:
         """A registry of these tools alone. Raises ValueError for a name that is not registered."""
@@ -157,7 +142,7 @@ class ToolRegistry:
         return narrowed
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        return tuple(registered.tool.spec for registered in self._tools.values())
+        return tuple(tool.spec for tool in self._tools.values())
 
     async def execute(self, call: ToolCall) -> JsonValue:
         """The tool's result as JSON holds it, or an object with `error`. Never raises for what a tool or a
@@ -168,23 +153,23 @@ class ToolRegistry:
     async def refusal(self, call: ToolCall) -> dict[str, JsonValue] | None:
         """An object with `error` for a call of an unknown tool, with arguments that do not fit its JSON
         Schema, or that may not run; None for any other. May wait for a person. Raises Undecided."""
-        registered = self._tools.get(call.name)
-        if registered is None:
+        tool = self._tools.get(call.name)
+        if tool is None:
             return {"error": f"no tool {call.name!r}; there are: {', '.join(self._tools) or 'none'}"}
         try:
-            errors = list(islice(registered.validator.iter_errors(dict(call.arguments)), MOST_PROBLEMS))
-        except (Unresolvable, RecursionError) as error:
-            return {"error": f"the arguments cannot be checked: {type(error).__name__}"}
-        if errors:
-            problems = (f"arguments{error.json_path.removeprefix('$')}: {error.message}" for error in errors)
-            return {"error": "; ".join(problems)[:LONGEST_PROBLEM]}
-        return await self._approval.refusal(call, registered.tool.approval)
+            found = list(islice(problems(tool.spec.parameters, call.arguments), MOST_PROBLEMS))
+        except (CannotBeChecked, RecursionError) as error:
+            told = str(error) if isinstance(error, CannotBeChecked) else "they are nested too deeply"
+            return {"error": f"the arguments cannot be checked: {told}"}
+        if found:
+            return {"error": "; ".join(found)[:LONGEST_PROBLEM]}
+        return await self._approval.refusal(call, tool.approval)
 
     async def run(self, call: ToolCall) -> JsonValue:
         """The result of a call that was not refused, as JSON holds it, or an object with `error`: after
         `timeout_s` seconds, and for whatever the tool raises. Raises KeyError for a name that is not
         registered."""
-        tool = self._tools[call.name].tool
+        tool = self._tools[call.name]
         deadline = asyncio.timeout(tool.timeout_s)
         try:
             async with deadline:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypeAlias, cast
 
 import pydantic
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
+from adapters.models.argument_schemas import schema_fault
 from adapters.outbound.client import RESERVED_HEADERS
 from channels.http_tools import expressions, json_paths, scope
 from channels.http_tools.templates import JsonTemplate, Mistakes, Template, UrlTemplate
@@ -157,10 +156,8 @@ def _environment_faults(name: str) -> Iterator[PydanticCustomError]:
 
 
 def _a_schema(value: dict[str, object]) -> dict[str, object]:
-    try:
-        Draft202012Validator.check_schema(value)
-    except SchemaError as error:
-        raise PydanticCustomError("schema_invalid", "{reason}", {"reason": error.message}) from error
+    if fault := schema_fault(value):
+        raise PydanticCustomError("schema_invalid", "{reason}", {"reason": fault})
     if value.get("type") != "object":
         raise PydanticCustomError("schema_invalid", "accepted is the JSON Schema of an object")
     return value

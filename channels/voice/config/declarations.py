@@ -2,21 +2,15 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Final, TypeAlias, cast
 
-import orjson
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-
+from adapters.models.argument_schemas import schema_fault
 from channels.http_tools.documents import TOOL_NAME
 from flow_engine.documents.findings import quoted
 from flow_engine.values import JsonValue
 
 Declaration: TypeAlias = Mapping[str, JsonValue]
 """`{type: "function", name, description?, parameters}`"""
-
-KEPT_VERDICTS: Final = 512
 
 _TOOL_NAME = re.compile(TOOL_NAME)
 _NO_PARAMETERS: Final[Mapping[str, JsonValue]] = {"type": "object", "properties": {}}
@@ -88,22 +82,10 @@ def _problems(fields: Mapping[str, JsonValue] | None) -> Iterator[str]:
         elif (kind := parameters.get("type", "object")) != "object":
             problem = f", not of the type {quoted(kind)}"
         else:
-            try:
-                problem = _meta_schema_problem(orjson.dumps(parameters))
-            except (RecursionError, orjson.JSONEncodeError):
-                problem = ", not of one that is nested too deeply to be checked"
+            fault = schema_fault(parameters)
+            problem = fault and f": {fault[:200]}"
         if problem:
             yield f"accepted are `parameters` as a JSON Schema of an object{problem}"
-
-
-@lru_cache(maxsize=KEPT_VERDICTS)
-def _meta_schema_problem(parameters: bytes) -> str:
-    """A verdict takes milliseconds and businesses send the same tools with every call, while others talk."""
-    try:
-        Draft202012Validator.check_schema(orjson.loads(parameters))
-    except SchemaError as error:
-        return f": {error.message[:200]}"
-    return ""
 
 
 def _declared(fields: Mapping[str, JsonValue]) -> Declaration:
