@@ -221,6 +221,7 @@ class _Connection:
                 self._http,
                 Client(streamable_http_client(self._url, http_client=self._http)) as client,
             ):
+                client.session.validate_tool_result = _unvalidated
                 self._client.set_result(client)
                 # Until it is closed, or has been idle for long.
                 seen = -1
@@ -230,6 +231,11 @@ class _Connection:
         except* _FAILURES as failures:
             self._failure = _told(_first(failures))
             log.warning("mcp_server_failed", host=self._host, reason=self._failure)
+
+
+async def _unvalidated(name: str, result: CallToolResult) -> None:
+    """Instead of the SDK's check against the server's own output schema, whose cost the server chooses: what
+    a tool answers is data for the model, whatever its shape."""
 
 
 async def _listed(client: Client) -> tuple[McpTool, ...]:

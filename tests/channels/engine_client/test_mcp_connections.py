@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import anyio
@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from pydantic import BaseModel, WithJsonSchema
 
 from adapters.outbound.policy import AllowList
 from channels.engine_client import mcp_tools
@@ -26,6 +27,12 @@ from tests.api.test_mcp_server import KEYRING, base_of, listening_socket, served
 pytestmark = pytest.mark.anyio
 
 LOOPBACK = AllowList.parse("127.0.0.1")
+
+
+class Words(BaseModel):
+    """Does not fit the schema that it declares, which takes a backtracking matcher long to find out."""
+
+    text: Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(a+)+$"})]
 
 
 def agenda() -> MCPServer:
@@ -40,6 +47,10 @@ def agenda() -> MCPServer:
     def told(ctx: Context[Any, Any]) -> str:
         meta = ctx.request_context.meta or {}
         return json.dumps({key: value for key, value in dict(meta).items() if key.startswith("flow-engine/")})
+
+    @server.tool()
+    def words() -> Words:
+        return Words(text="a" * 26 + "!")
 
     @server.tool()
     async def slow() -> str:
@@ -140,6 +151,11 @@ class TestExchanges:
             unknown: Any = await servers.call(url, "nothing", {}, {})
         assert "valid integer" in answer["error"]
         assert "nothing" in unknown["error"]
+
+    async def test_an_answer_is_not_held_against_the_servers_own_output_schema(self) -> None:  # V2
+        async with running(agenda()) as (url, _), connections() as servers:
+            answer = await servers.call(url, "words", {}, {})
+        assert json.loads(str(answer)) == {"text": "a" * 26 + "!"}
 
     async def test_a_slow_tool_is_given_up_and_the_connection_kept(self) -> None:
         async with running(agenda()) as (url, _), connections(answer_within_s=0.5) as servers:
