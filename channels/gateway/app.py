@@ -31,6 +31,8 @@ from channels.http_requests import Principal, whole_body
 from flow_engine.errors import CorrectTheInput
 
 MOST_BODY_BYTES: Final = 32 * 1024 * 1024
+MOST_VALUES: Final = 500_000
+"""Reading more holds other requests up. OpenAI takes 300,000 tokens at once, each of which may be one."""
 BODY_WITHIN_S: Final = 60.0
 
 Scope = Literal["gateway", "workspace"]
@@ -59,12 +61,16 @@ def admitted(doorkeeper: Doorkeeper, request: Request, scope: Scope) -> Principa
 
 
 async def read_body(request: Request) -> bytes:
-    """Raises ApiError: 413 for more than 32 MiB, 408 for a body that is not whole within a minute, 400 for
-    one that ends early."""
+    """Raises ApiError: 413 for more than 32 MiB, or 500,000 values, 408 for a body that is not whole within a
+    minute, 400 for one that ends early."""
     try:
-        return await whole_body(request, most_bytes=MOST_BODY_BYTES, within_s=BODY_WITHIN_S)
+        body = await whole_body(request, most_bytes=MOST_BODY_BYTES, within_s=BODY_WITHIN_S)
     except CorrectTheInput as refused:
         raise ApiError(_BODY_REFUSED[refused.code], refused.detail, code=refused.code) from None
+    if max(body.count(b","), body.count(b"[") + body.count(b"{")) > MOST_VALUES:
+        told = f"a body has at most {MOST_VALUES:,} commas, and as many brackets that open"
+        raise ApiError(413, told, code="too_many_values")
+    return body
 
 
 def error_response(error: ApiError) -> Response:

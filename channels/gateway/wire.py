@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from itertools import count
 from math import isinf
 from typing import Any, Final, cast
 
@@ -24,7 +23,13 @@ JsonObject = dict[str, Any]
 
 MOST_EVENT_BYTES: Final = 8 * 1024 * 1024
 MOST_COMPARED: Final = 20_000
-"""JSON values of a body that may be kept, and signs of a number: to compare more of them holds others up."""
+"""JSON values of a body that may be kept: to compare more of them holds others up."""
+MOST_SIGNS: Final = 100
+"""Of a number in a body that may be kept."""
+MOST_DIGITS: Final = 400
+"""Of an integer, which takes quadratic time. A float has no more before its point either."""
+_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
+_LONG_RUN: Final = b"0" * MOST_DIGITS
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -103,16 +108,25 @@ def _error_object(body: bytes, status: int) -> JsonObject:
 
 
 def read_json(text: bytes | str) -> Any:
-    """Any JSON, lone surrogates and integers of any length too. Raises ValueError, also for NaN and for
+    """Any JSON, lone surrogates and integers of 400 digits too. Raises ValueError, also for NaN and for
     nesting that is too deep."""
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    # Asked of each integer only where one may be too long, as that takes longer than to read them.
+    parse_int = _short if _LONG_RUN in raw.translate(_DIGITS) else None
     try:
-        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        return json.loads(text, parse_constant=_no_constant, parse_float=_finite, parse_int=parse_int)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
 def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON")
+
+
+def _short(digits: str) -> int:
+    if len(digits.lstrip("-")) > MOST_DIGITS:
+        raise ValueError(f"{digits[:40]} is out of range")
+    return int(digits)
 
 
 def _finite(digits: str) -> float:
@@ -202,14 +216,14 @@ def read_request(raw: bytes, *, needs: str) -> ApiRequest:
 def cache_key(request: ApiRequest, tenant: str, model: str) -> str:
     """SHA-256 over the body as JSON, the tenant and the resolved model. The order of object keys, white
     space, escapes and the spelling of numbers do not matter; everything else does. Raises ValueError for a
-    body that is nested too deeply to be compared, has more than 20,000 values, or a number of as many signs
-    or with an exponent of many digits."""
+    body that is nested too deeply to be compared, has more than 20,000 values, or a number of more than 100
+    signs or with an exponent of many digits."""
+    if _has_many(request.body):
+        raise ValueError("too many values to be compared")
     try:
-        body = json.loads(request.raw, parse_float=_decimal)
+        body = json.loads(request.raw, parse_float=_decimal, parse_int=_decimal)
         body.pop("model")
-        canonical = json.dumps(
-            [tenant, model, _canonical(body, count())], sort_keys=True, separators=(",", ":")
-        )
+        canonical = json.dumps([tenant, model, _canonical(body)], sort_keys=True, separators=(",", ":"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except InvalidOperation:
@@ -218,21 +232,31 @@ def cache_key(request: ApiRequest, tenant: str, model: str) -> str:
 
 
 def _decimal(text: str) -> Decimal:
-    if len(text) > MOST_COMPARED:
+    if len(text) > MOST_SIGNS:
         raise ValueError("a number is too long to be compared")
     return Decimal(text)
 
 
-def _canonical(value: Any, counted: Iterator[int]) -> Any:
+def _has_many(value: JsonObject) -> bool:
+    """Whether there are more than MOST_COMPARED values in it, of any depth."""
+    waiting, found = list[Any]([value]), 1
+    while waiting and found <= MOST_COMPARED:
+        part = waiting.pop()
+        inner = cast("JsonObject", part).values() if isinstance(part, dict) else part
+        if isinstance(part, dict | list):
+            found += len(inner)
+            waiting += inner if found <= MOST_COMPARED else ()
+    return found > MOST_COMPARED
+
+
+def _canonical(value: Any) -> Any:
     """Numbers that are equal become one text, marked so that no string of a client equals it."""
-    if next(counted) > MOST_COMPARED:
-        raise ValueError("too many values to be compared")
     if isinstance(value, dict):
-        return {key: _canonical(each, counted) for key, each in cast("JsonObject", value).items()}
+        return {key: _canonical(each) for key, each in cast("JsonObject", value).items()}
     if isinstance(value, list):
-        return [_canonical(each, counted) for each in cast("list[Any]", value)]
-    if isinstance(value, int | Decimal) and not isinstance(value, bool):
-        sign, digits, exponent = Decimal(value).as_tuple()
+        return [_canonical(each) for each in cast("list[Any]", value)]
+    if isinstance(value, Decimal):
+        sign, digits, exponent = value.as_tuple()
         text = "".join(map(str, digits)).lstrip("0")
         kept = text.rstrip("0")
         return [None, f"{'-' * sign}{kept}e{int(exponent) + len(text) - len(kept)}" if kept else "0", None]

@@ -195,6 +195,16 @@ async def test_a_body_that_is_too_large_is_refused(tmp_path: Path) -> None:
         assert (reply.status_code, reply.json()["error"]["code"]) == (413, "too_large")
 
 
+@pytest.mark.parametrize("item", [b"1", b"[[[]]]", b'{"a":{}}'])
+async def test_a_body_of_too_many_values_is_refused_before_it_is_read(tmp_path: Path, item: bytes) -> None:
+    values = b",".join([item] * 400_000)
+    async with gateway(tmp_path, {"url": "http://127.0.0.1:9/v1"}) as world:
+        few = await world.http.post("/v1/embeddings", content=b'{"input":[1,2]}')
+        many = await world.http.post("/v1/embeddings", content=b'{"input":[%s,%s]}' % (values, values))
+    assert (few.status_code, few.json()["error"]["code"]) == (400, "model_missing")
+    assert (many.status_code, many.json()["error"]["code"]) == (413, "too_many_values")
+
+
 # The cache ---------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from channels.gateway.answering import Completeness
 from channels.gateway.wire import (
     EventReader,
     UpstreamFailed,
+    cache_key,
     frame,
     parsed_part,
     read_json,
@@ -67,6 +68,25 @@ def test_an_event_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ValueError, match="too long"):
         list(reader.feed(b"x"))
     assert [event.data for event in EventReader().feed(frame(b"a\nb\n"))] == [b"a\nb\n"]
+
+
+@pytest.mark.parametrize(("digits", "is_read"), [(399, True), (400, True), (401, False), (4_000, False)])
+def test_an_integer_has_an_end_as_a_float_has(digits: int, is_read: bool) -> None:  # W9
+    number = "7" * digits
+    for text in (number, number.encode()):
+        if is_read:
+            assert read_json(text) == int(text)
+        else:
+            with pytest.raises(ValueError, match="out of range"):
+                read_json(text)
+    assert read_json(f'["{number}", 12]') == [number, 12]  # a text may be as long as it likes
+
+
+def test_a_number_of_many_signs_is_not_kept() -> None:  # W7
+    for number in (b"9" * 101, b"0." + b"1" * 101):
+        request = read_request(b'{"model":"m","messages":[{}],"x":%s}' % number, needs="messages")
+        with pytest.raises(ValueError, match="too long to be compared"):
+            cache_key(request, "t", "m")
 
 
 @pytest.mark.parametrize(
