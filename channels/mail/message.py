@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.message import Message
 from email.parser import BytesParser
-from email.policy import compat32
+from email.policy import Compat32
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from itertools import islice
@@ -48,10 +48,22 @@ _FORWARD: Final = re.compile(
 _ODD_PARAMETERS: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError)
 """What the standard library raises for parameters that are none."""
 
+_MOST_PARAMETERS: Final = 100
+_MOST_CALENDARS: Final = 5
 _MOST_ATTACHMENTS: Final = 200
 _MOST_OPENED: Final = 20
 _NO_TEXT: Final = ("image/", "audio/", "video/", "application/", "font/", "model/")
 _SHOWN: Final = frozenset({"from", "to", "date", "subject"})
+
+
+class _FewParameters(Compat32):
+    """What describes a part keeps some parameters: the standard library takes quadratic time to read them."""
+
+    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
+        name, value = super().header_source_parse(sourcelines)
+        if name.lower().startswith("content-"):
+            value = ";".join(value.split(";", _MOST_PARAMETERS)[:_MOST_PARAMETERS])
+        return name, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +155,7 @@ def parse_mail(
         raw = raw[: max(most_bytes, header_bytes)]
     # One that is nested so deeply that only the time of whoever reads it is meant is read as one text.
     is_deep = len(_NESTING.findall(raw, 0, 2_000_000)) > _DEEPEST
-    parser = BytesParser(policy=compat32)
+    parser = BytesParser(policy=_FewParameters())
     message = parser.parsebytes(raw[:MOST_TEXT], headersonly=True) if is_deep else parser.parsebytes(raw)
     headers = tuple(_headers(message))
     whole = ParsedMail(headers, None, (), (), (), (), (), "", None, (), (), "", "")
@@ -222,10 +234,11 @@ def _parameter(read: Callable[[], str | None]) -> str | None:
 
 @dataclass(slots=True)
 class _ToOpen:
-    """How many attachments of a mail are opened still, its forwarded mails' too."""
+    """How many attachments and calendars of a mail are opened still, its forwarded mails' too."""
 
     every: int = _MOST_OPENED
     pdfs: int = MOST_PDFS
+    calendars: int = _MOST_CALENDARS
 
     def takes(self, content_type: str, size: int) -> bool:
         """Counts it, where there is room for it."""
@@ -266,13 +279,15 @@ class _Parts:
                 plain = [each for kind, each in kinds if kind == "text/plain" and _payload(each).strip()][:1]
                 others = [each for kind, each in kinds if kind not in ("text/plain", "text/calendar")]
                 shown = plain or others[-1:] or children[:1]
+            chosen = {id(each) for each in shown}
             for child in children if depth < _DEEPEST else ():
-                self.read(child, depth + 1, is_shown=is_shown and child in shown)
+                self.read(child, depth + 1, is_shown=is_shown and id(child) in chosen)
         else:
             name = header_text(_parameter(part.get_filename) or "")
             disposition = (_parameter(part.get_content_disposition) or "").lower()
             charset = _parameter(part.get_content_charset)
-            if content_type == "text/calendar":
+            if content_type == "text/calendar" and self._to_open.calendars:
+                self._to_open.calendars -= 1
                 self.invitations += invitations(_payload(part), charset)
             is_text = content_type in ("text/plain", "text/html") or not content_type.startswith(_NO_TEXT)
             if disposition != "attachment" and not name and is_text and content_type != "text/calendar":

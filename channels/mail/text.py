@@ -18,7 +18,8 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 MOST_HTML = 2_000_000
-"""Characters of HTML that are read as text; what is beyond is cut."""
+MOST_TAGS = 100_000
+"""Characters and tags of HTML that are read as text; what is beyond is cut. Some tags take quadratic time."""
 
 _SAMPLE = 20_000
 """Bytes from which an undeclared charset is guessed."""
@@ -150,9 +151,9 @@ def _word_bytes(encoding: str, text: str) -> bytes | None:
 
 
 def html_text(html: str, *, own: bool = False) -> str:
-    """The text of the first `MOST_HTML` characters of HTML in its paragraphs, without what is hidden; with
-    `own` without the history and the signature that mail programs mark as such."""
-    tree = HTMLTree.parse(html[:MOST_HTML])
+    """The text of HTML in its paragraphs, to `MOST_HTML` characters and `MOST_TAGS` tags, without what is
+    hidden; with `own` without the history and the signature that mail programs mark as such."""
+    tree = HTMLTree.parse("<".join(html[:MOST_HTML].split("<", MOST_TAGS)[:MOST_TAGS]))
     skipped = list(_QUOTES) if own else None
     found: str = extract_plain_text(
         tree, preserve_formatting=True, main_content=False, alt_texts=False, skip_elements=skipped

@@ -188,6 +188,32 @@ def test_an_invitation_is_told() -> None:
     assert "Invitation (REQUEST): Visit, 2026-03-02T09:00:00+00:00" in reads(found, default_text)
 
 
+def test_some_invitations_of_a_mail_are_read() -> None:
+    lines = [
+        "--b",
+        "Content-Type: text/calendar",
+        "",
+        "BEGIN:VCALENDAR",
+        "BEGIN:VEVENT",
+        "END:VEVENT",
+        "END:VCALENDAR",
+    ]
+    found = mail("\r\n".join(lines * 8), Content_Type='multipart/mixed; boundary="b"')
+    assert len(found.invitations) == 5
+
+
+@pytest.mark.parametrize("header", ["Content_Type", "Content_Disposition"])
+def test_parameters_without_end_are_cut(header: str) -> None:
+    """The standard library would take hours for as many, in every thread that reads the mail."""
+    found = mail("hi", **{header: 'x/y; a="' + '\\"' * 200_000 + ";" * 200_000})
+    assert (found.text, found.subject) == ("hi", "A question")
+
+
+def test_html_has_a_limited_number_of_tags() -> None:
+    found = mail("<b><i>" * 60_000 + "hi", Content_Type="text/html")
+    assert (found.text, mail("<b>" * 50_000 + "hi", Content_Type="text/html").text) == ("", "hi")
+
+
 def test_the_hash_tells_mails_of_one_id_apart() -> None:
     same = [mail(), mail(Received="by mx"), mail(X_Spam="no")]
     others = [
