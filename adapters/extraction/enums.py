@@ -11,6 +11,7 @@ Yes and no are looked for as people say them; only a variable that was asked for
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 
@@ -83,6 +84,9 @@ _NEGATION_REACH = 4
 _BETWEEN = r"[ -]?(?:\w{1,4}[ '-]){0,2}"
 """Between two words of a member: nothing, or prepositions and articles, whichever."""
 
+_MOST_TRIED = 500
+"""Patterns of members whose letters are all in the text; where there are more, no member was meant."""
+_DIVIDER = re.compile(r"[ -]")
 _WORD = re.compile(r"[^\W\d_]+(?:'t(?!\w))?")
 _CLAUSE = re.compile(r"[,.;:?!]")
 
@@ -90,12 +94,19 @@ _CLAUSE = re.compile(r"[,.;:?!]")
 def enums(turn: Turn, numbers: Sequence[Mention]) -> Mapping[str, JsonValue]:
     """Values by variable id. None for members that are negated, asked about or claimed by two variables."""
     fitting = {each: _meant_for(turn, each, numbers) for each in turn.of_type("enum")}
+    spots = {each: {(m.start, m.end) for m in mentions} for each, mentions in fitting.items()}
+    takers = Counter(spot for own in spots.values() for spot in own)
     values: dict[str, JsonValue] = {}
     for each, mentions in fitting.items():
-        others = [m for other, theirs in fitting.items() if other is not each for m in theirs]
-        if turn.is_asked(each) or not any(_overlap(mine, m) for mine in mentions for m in others):
+        own = spots[each]
+        others = [spot for spot, number in takers.items() if number > (spot in own)]
+        if turn.is_asked(each) or not any(_meet(mine, other) for mine in own for other in others):
             values |= turn.one_value(each, mentions)
     return values
+
+
+def _meet(first: tuple[int, int], second: tuple[int, int]) -> bool:
+    return first[0] < second[1] and second[0] < first[1]
 
 
 def is_rather_anothers(turn: Turn, profile: Profile, number: Mention) -> bool:
@@ -134,15 +145,25 @@ def members(text: str, values: Sequence[str | int | float], vocabulary: Vocabula
     """In the order of the text, at places in characters; of two that overlap the longer, and neither when
     they are equally long. A mention is `vague` where it is a letter or two ("M", "B"), or one word of a
     longer member."""
-    texts = tuple(value for value in values if isinstance(value, str))
-    found = [
-        Mention("member", place.start(), place.end(), member, vague=vague)
-        for member in texts
-        for pattern, vague in zip(
-            _member_patterns(member, texts, vocabulary), (_is_brief(member), True), strict=True
-        )
-        for place in (few(pattern.finditer(text)) if pattern else ())
-    ]
+    texts = dict.fromkeys(value for value in values if isinstance(value, str))
+    words = {member: _words_of(member, vocabulary) for member in texts}
+    owners = Counter(word for each in words.values() for word in set(each))
+    said, code, tried = _DIVIDER.sub("", text), vocabulary.code, 0
+    found: list[Mention] = []
+    for member, its in words.items():
+        own = tuple(word for word in its if owners[word] == 1 and len(word) >= _PART_LETTERS)
+        patterns: list[tuple[re.Pattern[str], bool]] = []
+        if its and all(_stem(word, code) in said for word in its):
+            patterns.append((_whole(its, code), _is_brief(member)))
+        if len(its) > 1 and any(_stem(word, code) in said for word in own):
+            patterns.append((_part(own, code), True))
+        tried += len(patterns)
+        if tried > _MOST_TRIED:
+            return []
+        for pattern, vague in patterns:
+            places = few(pattern.finditer(text))
+            found += [Mention("member", place.start(), place.end(), member, vague=vague) for place in places]
+    found = list(few(found))
     longest = [
         mention
         for mention in found
@@ -156,36 +177,41 @@ def members(text: str, values: Sequence[str | int | float], vocabulary: Vocabula
 
 
 def _overlap(first: Mention, second: Mention) -> bool:
-    return first.start < second.end and second.start < first.end
+    return _meet((first.start, first.end), (second.start, second.end))
 
 
 @lru_cache(maxsize=1024)
-def _member_patterns(
-    member: str, every: tuple[str, ...], vocabulary: Vocabulary
-) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
-    """The whole member and, where it has several words, those of them that no other member has. Linear:
-    literal letters with an optional divider between two of them."""
-    words = _words_of(member, vocabulary)
-    if not words:
-        return None, None
-    others = {word for other in every if other != member for word in _words_of(other, vocabulary)}
-    own = [word for word in words if word not in others and len(word) >= _PART_LETTERS]
-    code = vocabulary.code
-    whole = r"(?<!\w)" + _BETWEEN.join(_word(word, code) for word in words) + r"(?!\w)"
-    part = r"(?<!\w)(?:" + "|".join(_word(word, code) for word in own) + r")(?!\w)"
-    return re.compile(whole), re.compile(part) if own and len(words) > 1 else None
+def _whole(words: tuple[str, ...], code: str) -> re.Pattern[str]:
+    """Linear: literal letters with an optional divider between two of them."""
+    return re.compile(r"(?<!\w)" + _BETWEEN.join(_word(word, code) for word in words) + r"(?!\w)")
 
 
-def _words_of(member: str, vocabulary: Vocabulary) -> Sequence[str]:
+@lru_cache(maxsize=1024)
+def _part(words: tuple[str, ...], code: str) -> re.Pattern[str]:
+    """Of a member with several words those that no other member has."""
+    return re.compile(r"(?<!\w)(?:" + "|".join(_word(word, code) for word in words) + r")(?!\w)")
+
+
+def _stem(word: str, code: str) -> str:
+    """Letters that are in every form of the word, where nothing divides them."""
+    return word if _is_fixed(word) else _inflected(word, code)[0]
+
+
+def _is_fixed(word: str) -> bool:
+    return len(word) <= 3 or not word.isalpha()
+
+
+@lru_cache(maxsize=16_384)
+def _words_of(member: str, vocabulary: Vocabulary) -> tuple[str, ...]:
     """Those that say something; all where none does."""
     spoken = re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]+", " ", member)
     words = re.findall(r"\w+", normalise(spoken, vocabulary))
-    return [word for word in words if is_content(word)] or words
+    return tuple([word for word in words if is_content(word)] or words)
 
 
 def _word(word: str, language: str) -> str:
     """A pattern for the word in singular and plural, feminine and masculine."""
-    if len(word) <= 3 or not word.isalpha():
+    if _is_fixed(word):
         return re.escape(word)
     stem, ending = _inflected(word, language)
     if len(word) < _DIVISIBLE:

@@ -35,6 +35,8 @@ from flow_engine.values import JsonValue, ValueRejected, canonical
 
 _WORD = re.compile(r"[^\W\d_]+")
 _MONTH_FIRST_REGIONS = frozenset({"US", "PH", "PR", "GU"})
+MOST_WEIGHED = 10_000
+"""Pairs of a variable and a number that was said; where there are more, only what was asked for is read."""
 _MINED = frozenset({"phone", "email", "date", "number", "boolean", "enum"})
 
 
@@ -162,7 +164,10 @@ def _numbers(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
     if turn.names_two(found):
         return values
     meant = [mention for mention in found if not turn.declines(mention)]
-    for each in turn.of_type("number"):
+    profiles = turn.of_type("number")
+    if len(profiles) * len(meant) > MOST_WEIGHED:
+        profiles = [each for each in profiles if turn.is_asked(each)]
+    for each in profiles:
         taken = [m for m in meant if turn.takes(each, m) and not is_rather_anothers(turn, each, m)]
         fitting = last_meant(taken, turn.text, turn.tables)
         best = max((turn.fit(each, mention) for mention in fitting), default=Fit.OTHERS)

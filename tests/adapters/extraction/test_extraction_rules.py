@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from adapters.extraction import ExtractionRequest, extract
+from adapters.extraction import ExtractionRequest, enums, extract
 from flow_engine.values import VariableSpec
 from tests.adapters.extraction.extraction_requests import BRANCH, DATE, EVERY, PARKING, PEOPLE, PHONE, found
 
@@ -237,3 +237,35 @@ def test_a_day_of_another_occasion_is_no_answer(language: str, bot: str, said: s
     """F38, contract 26"""
     assert found("mañana" if language == "es-ES" else "2026-03-09", DATE, bot=bot, language=language)
     assert found(said, DATE, bot=bot, language=language) == {}
+
+
+def test_an_enum_of_many_members_is_read_by_what_was_said() -> None:  # F38
+    """One pattern is made for a member that may be meant, whatever the number of members."""
+    streets = tuple(f"via {name}{number}" for name in ("Garibaldi", "Mazzini") for number in range(2_000))
+    street = VariableSpec("street", "via", "enum", "La via.", (*streets, "piazza Cavour"))
+    made = enums._whole.cache_info().misses
+    assert found("abito in piazza cavour", street, bot="In che via abita?") == {"street": "piazza Cavour"}
+    assert enums._whole.cache_info().misses - made < 10
+
+
+def test_members_that_could_all_be_meant_are_none() -> None:  # F38
+    letters = tuple(f"a{'b' * number}" for number in range(1, 700))
+    many = VariableSpec("many", "lettere", "enum", "Le lettere.", letters)
+    assert found("a" + "b" * 1_500, many, bot="Quali lettere?") == {}
+
+
+def test_of_many_numbers_and_many_variables_what_was_asked_for_is_read() -> None:  # F38
+    people = VariableSpec("people", "persone", "number", "Per quante persone è la prenotazione.")
+    others = [
+        VariableSpec(f"n{number}", f"numero{number}", "number", "Un numero.") for number in range(9_999)
+    ]
+    assert found("siamo in 4, no, 5", people, *others, bot="Per quante persone?") == {"people": 5}
+    assert found("3 persone", people, *others) == {"people": 3}
+    assert found("3 persone e 4 euro", people, *others[:9]) == {"people": 3}
+    assert found("3 persone e 4 euro", people, *others) == {}
+
+
+@pytest.mark.parametrize("said", ["contanti", "carta", "in contanti o carta"])
+def test_what_several_enums_could_take_is_no_ones(said: str) -> None:  # F38
+    ways = [VariableSpec(f"way{n}", f"modo{n}", "enum", "Il modo.", ("contanti", "carta")) for n in range(50)]
+    assert found(said, *ways) == {}
