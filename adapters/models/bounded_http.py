@@ -10,16 +10,23 @@ MOST_RESPONSE_BYTES = 16 * 1024 * 1024
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, request: httpx2.Request) -> None:
+    def __init__(
+        self, stream: httpx2.AsyncByteStream, request: httpx2.Request, most_values: int | None
+    ) -> None:
         self._stream = stream
         self._request = request
+        self._most_values = most_values
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        read = 0
+        read = values = 0
         async for chunk in self._stream:
             read += len(chunk)
             if read > MOST_RESPONSE_BYTES:
                 raise httpx2.ReadError(f"more than {MOST_RESPONSE_BYTES} bytes", request=self._request)
+            if self._most_values is not None:
+                values += sum(map(chunk.count, (b",", b"{", b"[")))
+                if values > self._most_values:
+                    raise httpx2.ReadError(f"more than {self._most_values} values", request=self._request)
             yield chunk
 
     async def aclose(self) -> None:
@@ -27,12 +34,15 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Breaks a response off that has more bytes than any model's answer. Raises httpx2.ReadError then."""
+    """Breaks a response off that has more bytes than any model's answer or, where `most_values` is set, more
+    commas and brackets that open. Raises httpx2.ReadError then."""
+
+    most_values: int | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _Bounded(response.stream, request)
+            response.stream = _Bounded(response.stream, request, self.most_values)
         return response
 
 

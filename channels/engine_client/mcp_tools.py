@@ -40,6 +40,8 @@ IDLE_S: Final = 300.0
 
 MOST_CONNECTIONS: Final = 8
 MOST_PAGES: Final = 20
+MOST_ANSWER_VALUES: Final = 100_000
+"""Commas and brackets of one answer on the wire: reading many small values takes seconds."""
 MOST_RESULT_CHARS: Final = 50_000
 
 
@@ -85,7 +87,10 @@ _Said = TypeVar("_Said")
 
 class GuardedTransport(BoundedTransport):
     """For addresses that designers chose (F45): connects by the rules of `adapters/outbound/policy.py`, and
-    raises ConnectError for what they forbid. No proxies of the environment, bounded answers."""
+    raises ConnectError for what they forbid. No proxies of the environment, bounded answers: what is packed
+    has no bound, and is not read. Raises ReadError for it."""
+
+    most_values = MOST_ANSWER_VALUES
 
     def __init__(self, allow: AllowList, resolver: Resolver = resolve) -> None:
         super().__init__(trust_env=False)
@@ -98,9 +103,14 @@ class GuardedTransport(BoundedTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         try:
             request.url = request.url.copy_with(host=parse_target(str(request.url)).host)
-            return await super().handle_async_request(request)
+            request.headers["Accept-Encoding"] = "identity"
+            response = await super().handle_async_request(request)
         except (OutboundRefused, OutboundFailed) as error:
             raise httpx2.ConnectError(str(error), request=request) from error
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            await response.aclose()
+            raise httpx2.ReadError("a packed answer", request=request)
+        return response
 
 
 class McpConnections:

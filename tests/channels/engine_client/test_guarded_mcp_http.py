@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -56,6 +59,35 @@ async def test_an_allowed_name_is_looked_up_once_and_its_next_address_tried() ->
         reply = await fetched(names, f"http://MCP.example.com:{port}/health/live", "mcp.example.com")
     assert reply.status_code == 200
     assert names.asked == [("mcp.example.com", port)]
+
+
+async def answering(body: bytes, *headers: bytes) -> httpx2.Response:
+    """What comes of a server's answer with this body."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"\r\n".join((b"HTTP/1.1 200 OK", b"Connection: close", *headers, b"", b""))
+        with contextlib.suppress(ConnectionError):
+            writer.write(head + body)
+            await writer.drain()
+            writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        return await fetched(Names([["127.0.0.1"]]), f"http://mcp.example.com:{port}/", "mcp.example.com")
+
+
+async def test_an_answer_of_too_many_values_is_broken_off() -> None:
+    few, many = (b"[" + b"{}," * number + b"1]" for number in (40_000, 60_000))
+    assert (await answering(few)).content == few
+    with pytest.raises(httpx2.ReadError, match="more than 100000 values"):
+        await answering(many)
+
+
+async def test_a_packed_answer_is_not_unpacked() -> None:
+    with pytest.raises(httpx2.ReadError, match="packed"):
+        await answering(gzip.compress(b" " * 10_000_000), b"Content-Encoding: gzip")
 
 
 class TestAnswers:
