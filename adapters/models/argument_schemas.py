@@ -352,7 +352,10 @@ def _bound(name: str, form: _Form, of: str, holds: Callable[[_Check, Any, Any], 
 def _is_multiple(check: _Check, value: Any, given: Any) -> bool:
     if isinstance(value, int) and isinstance(given, int):
         return value % given == 0
-    quotient = value / given
+    try:
+        quotient = value / given
+    except OverflowError:  # an integer beyond all floats
+        return True
     return isinf(quotient) or quotient == quotient // 1
 
 

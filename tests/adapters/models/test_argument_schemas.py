@@ -181,3 +181,9 @@ def test_a_message_stays_short_whatever_was_sent() -> None:
     told = list(problems(schema, {name: ["x" * 100_000]}))
     assert told
     assert max(map(len, told)) < 1_000
+
+
+def test_an_integer_beyond_all_floats_is_checked_as_any_other() -> None:  # M9
+    whole, half = ({"properties": {"n": {"multipleOf": of}}} for of in (3, 0.5))
+    assert list(problems(whole, {"n": 10**400})) != []
+    assert list(problems(half, {"n": 10**400})) == []
