@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote
 
 import structlog
 
-from flow_engine.errors import RetryLater
+from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.outages import Outage
 from flow_engine.ports import chat
 from memory.chat_in_process import Listeners
@@ -191,7 +191,7 @@ class RedisBus:
         while True:
             try:
                 message = await self._subscription.next(within_s=1.0)
-            except RetryLater as away:
+            except (RetryLater, CallTheOperator) as away:
                 outage.met(away)
                 await asyncio.sleep(RECONNECT_S)
                 continue

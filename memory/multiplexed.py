@@ -385,13 +385,17 @@ class MultiplexedSubscription:
                 for address in tuple(self._addresses()):
                     node = Node(address, lambda: ListeningConnection(self._heard, self._news))
                     try:
-                        self._connection = connection = await node.connection()
+                        connection = await node.connection()
                         break
                     except (RedisConnectionError, RedisTimeoutError) as error:
                         failure = error
                 else:
                     raise failure
-                await asyncio.gather(*(connection.send(("SUBSCRIBE", channel)) for channel in self._channels))
+                with ExitStack() as unfinished:
+                    unfinished.callback(connection.close)
+                    await asyncio.gather(*(connection.send(("SUBSCRIBE", name)) for name in self._channels))
+                    unfinished.pop_all()
+                self._connection = connection
             return self._connection
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
+from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from channels.chat.sessions import SessionStore
@@ -220,3 +221,23 @@ async def test_the_log_says_once_why_nothing_is_heard_and_once_that_it_is_again(
     assert [line["event"] for line in away] == ["bus_away"] * len(away)
     assert len({line["reason"] for line in away}) == len(away)
     assert back["event"] == "bus_back"
+
+
+async def test_a_redis_that_refused_for_a_while_is_heard_again(start_redis: StartRedis) -> None:  # C12, F46
+    server = start_redis()
+    memory, heard = connect(server.url), asyncio.Event()
+    bus = RedisBus(memory.driver)
+    await bus.listen("topic", lambda _: heard.set())
+    async with Redis.from_url(server.url) as operator, asyncio.timeout(20):
+        with capture_logs() as logs:
+            await operator.execute_command("ACL", "SETUSER", "default", "resetchannels")
+            while not logs:  # whoever has subscribed is cut off, and refused when it comes again
+                await asyncio.sleep(0.05)
+            await operator.execute_command("ACL", "SETUSER", "default", "allchannels")
+            while not heard.is_set():
+                await bus.publish("topic", b"x")
+                await asyncio.sleep(0.05)
+        await bus.aclose()
+    await memory.close()
+    assert {(line["event"], line["log_level"]) for line in logs[:-1]} == {("bus_away", "error")}
+    assert logs[-1]["event"] == "bus_back"
