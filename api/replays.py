@@ -19,7 +19,7 @@ AT_MOST, LAST = 500, 100
 def _faults(fields: Mapping[str, object]) -> Iterator[str]:
     by_tag = fields.get("from") is not None
     if (fields.get("conversations") is not None) == by_tag or (fields.get("last") is not None and not by_tag):
-        yield "give either 'conversations', or 'from' and 'last'"
+        yield "give either 'conversations' or 'from'; 'last' goes with 'from'"
 
 
 class ReplayBody(Body):
