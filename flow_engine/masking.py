@@ -82,8 +82,9 @@ class StandIns:
 class Secrets:
     """Values that no text may show. `shortest`: characters that one has at least to be looked for.
 
-    However many they are, a text is searched for those alone of which it has the mark: a word, or the last
-    digits. Of a value's words the one that marks the fewest others is its mark."""
+    However many they are, a text is searched for those alone of which it has the mark: the last digits, or a
+    word, the longest, where that is another's mark already the one that marks the fewest.
+    """
 
     def __init__(self, values: Iterable[tuple[VariableSpec, JsonValue]], *, shortest: int = SHORTEST) -> None:
         self._shortest = shortest
