@@ -5,14 +5,11 @@ that state alone. So replicas share nothing, and a process without memory of any
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
 
 import msgspec
 
-from flow_engine.ports.dialogue import ConversationRef, is_user_turn
-from flow_engine.runtime.memory import MemoryEntry
-from flow_engine.runtime.mining_state import NOTHING_MINED
-from flow_engine.runtime.storage import Changes, Composed, LoadedConversation
+from flow_engine.ports.dialogue import ConversationRef
+from flow_engine.runtime.storage import Changes, LoadedConversation
 
 HELD_BYTES = 64 * 1024 * 1024
 """Of stored bytes, over all conversations; decoded they take about 2.1 times as much (`benchmarks.held`)."""
@@ -20,6 +17,8 @@ GROWTH_BEFORE_READ = 2
 GROWTH_BYTES = 16 * 1024
 """A conversation that has grown so many times, and these bytes, by what was written is weighed anew by
 reading it: what a write replaces is not weighed."""
+
+_NOT_STORED = LoadedConversation()
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -79,8 +78,7 @@ class HeldConversations:
             self.forget(conversation)  # hardly anybody asks again
             return
         if changes.new_memory is not None:
-            begun = LoadedConversation(composed=changes.composed or Composed())
-            held = Held(begun, session_bytes, 0, rest_bytes)
+            held = Held(_NOT_STORED, session_bytes, 0, rest_bytes)
         elif held is None or held.loaded.state != state_before:
             self.forget(conversation)
             return
@@ -89,7 +87,11 @@ class HeldConversations:
             self.forget(conversation)
             return
         session_bytes = session_bytes or held.session_bytes
-        after = _after(held.loaded, changes, memory_revision, state, session_bytes + rest_bytes)
+        after = held.loaded.after(
+            changes, memory_revision=memory_revision, state=state, stored_bytes=session_bytes + rest_bytes
+        )
+        if after.turns:
+            after = msgspec.structs.replace(after, turns=())
         self._put(conversation, Held(after, session_bytes, rest_bytes, held.rest_read))
 
     def forget(self, conversation: ConversationRef) -> None:
@@ -107,44 +109,3 @@ class HeldConversations:
         while self._bytes > self._most_bytes:
             _, oldest = self._held.popitem(last=False)
             self._bytes -= oldest.loaded.stored_bytes
-
-
-def _after(
-    before: LoadedConversation, changes: Changes, memory_revision: int, state: bytes, stored_bytes: int
-) -> LoadedConversation:
-    """What commit.lua makes of `before`."""
-    new = changes.new_memory
-    mined = before.mined if new is None else new.variables
-    tools = before.tools if new is None else new.variables
-    previous = () if changes.rewrite_previous_contacts else before.previous_contacts
-    turn = changes.turn
-    added, set_mined, set_tools = changes.added_variables, changes.set_mined, changes.set_tools
-    after = LoadedConversation(
-        session=changes.session or before.session,
-        memory_revision=memory_revision,
-        memory_updated_at=changes.now if set_tools or set_mined else before.memory_updated_at,
-        mined=_hash(mined, added, set_mined) if added or set_mined else mined,
-        tools=_hash(tools, added, set_tools) if added or set_tools else tools,
-        tenant=before.tenant if new is None else new.tenant,
-        previous_contacts=previous + changes.previous_contacts,
-        last_user_turn=turn.name if turn is not None and is_user_turn(turn) else before.last_user_turn,
-        mining=(before.mining if new is None else NOTHING_MINED)
-        if changes.mining is None
-        else changes.mining,
-        mining_revision=before.mining_revision + (changes.mining is not None),
-        state=state,
-        stored_bytes=stored_bytes,
-        composed=before.composed,
-    )
-    if new is None and not added:
-        after.merge_after(before, (*set_tools, *set_mined))
-    return after
-
-
-def _hash(
-    stored: Mapping[str, MemoryEntry],
-    added: Mapping[str, MemoryEntry],
-    put: Mapping[str, MemoryEntry],
-) -> Mapping[str, MemoryEntry]:
-    fresh = {id: entry for id, entry in added.items() if id not in stored} if added else added
-    return {**stored, **fresh, **put}

@@ -156,32 +156,55 @@ class LoadedConversation(msgspec.Struct, frozen=True, eq=False):  # noqa: PLW164
     def revision(self) -> int:
         return 0 if self.session is None else self.session.revision
 
-    def after(self, changes: Changes) -> LoadedConversation:
-        """What a store holds once it has taken the changes, but for what it keeps of former conversations
-        and of replies. Nothing is checked."""
-        anew, before = changes.new_memory, self
-        if anew is not None:
-            revision = self.memory_revision + 1 if self.revision else 0
+    def after(
+        self,
+        changes: Changes,
+        *,
+        memory_revision: int | None = None,
+        state: bytes = b"",
+        stored_bytes: int = 0,
+    ) -> LoadedConversation:
+        """What a store holds once it has taken the changes, as commit.lua writes them, but for what it keeps
+        of former conversations and of replies. Nothing is checked. `memory_revision` is the next one if it is
+        not given."""
+        new, turn, before = changes.new_memory, changes.turn, self
+        added, set_mined, set_tools = changes.added_variables, changes.set_mined, changes.set_tools
+        if new is not None:
             before = LoadedConversation(
-                self.session, revision, mined=anew.variables, tools=anew.variables, tenant=anew.tenant
+                memory_revision=self.memory_revision + 1 if self.revision else 0,
+                mined=new.variables,
+                tools=new.variables,
+                tenant=new.tenant,
+                composed=changes.composed or Composed(),
             )
-        written = bool(changes.set_tools or changes.set_mined)
+        written = bool(set_tools or set_mined)
         contacts = () if changes.rewrite_previous_contacts else before.previous_contacts
-        turn = changes.turn
-        return msgspec.structs.replace(
-            before,
-            session=changes.session or before.session,
-            memory_revision=before.memory_revision + written,
+        after = LoadedConversation(
+            session=changes.session or self.session,
+            memory_revision=before.memory_revision + written if memory_revision is None else memory_revision,
             memory_updated_at=changes.now if written else before.memory_updated_at,
-            mined={**changes.added_variables, **before.mined, **changes.set_mined},
-            tools={**changes.added_variables, **before.tools, **changes.set_tools},
-            previous_contacts=(*contacts, *changes.previous_contacts),
+            mined=_hash(before.mined, added, set_mined) if added or set_mined else before.mined,
+            tools=_hash(before.tools, added, set_tools) if added or set_tools else before.tools,
+            tenant=before.tenant,
+            previous_contacts=contacts + changes.previous_contacts,
             turns=before.turns if turn is None else (*before.turns, turn),
             last_user_turn=before.last_user_turn if turn is None or not is_user_turn(turn) else turn.name,
             mining=changes.mining or before.mining,
             mining_revision=before.mining_revision + (changes.mining is not None),
-            state=b"",
+            state=state,
+            stored_bytes=stored_bytes,
+            composed=before.composed,
         )
+        if not added:
+            after.merge_after(before, (*set_tools, *set_mined))
+        return after
+
+
+def _hash(
+    stored: Mapping[str, MemoryEntry], added: Mapping[str, MemoryEntry], put: Mapping[str, MemoryEntry]
+) -> Mapping[str, MemoryEntry]:
+    fresh = {id: entry for id, entry in added.items() if id not in stored} if added else added
+    return {**stored, **fresh, **put}
 
 
 _NOTHING = Composed()
