@@ -1,31 +1,12 @@
--- Forgets every job and dead letter of a conversation, but for the jobs that are `spared`. Rare, so nothing is
--- indexed: each job is looked at.
+-- Forgets jobs, by their names, and dead letters, by their ids.
 -- KEYS: jobs leases letter_ids letters
--- ARGV: owner
--- LISTS: spared
--- `owner` is ":tenant:conversation:", the middle of a job's name.
-local function owned(name)
-  return string.find(name, arg.owner, 1, true)
+-- LISTS: names ids
+for _, name in ipairs(arg.names) do
+  redis.call('ZREM', key.jobs, name)
+  redis.call('HDEL', key.leases, name)
 end
-local spared = {}
-for _, name in ipairs(arg.spared) do
-  spared[name] = true
-end
-for _, name in ipairs(redis.call('ZRANGE', key.jobs, 0, -1)) do
-  if owned(name) and not spared[name] then
-    redis.call('ZREM', key.jobs, name)
-  end
-end
-for _, name in ipairs(redis.call('HKEYS', key.leases)) do
-  if owned(name) and not spared[name] then
-    redis.call('HDEL', key.leases, name)
-  end
-end
-local letters = redis.call('HGETALL', key.letters)
-for i = 1, #letters, 2 do
-  if owned(cjson.decode(letters[i + 1]).job) then
-    redis.call('HDEL', key.letters, letters[i])
-    redis.call('ZREM', key.letter_ids, letters[i])
-  end
+for _, id in ipairs(arg.ids) do
+  redis.call('ZREM', key.letter_ids, id)
+  redis.call('HDEL', key.letters, id)
 end
 return 1

@@ -24,6 +24,7 @@ from flow_engine.runtime.events import erasure_event
 from memory import codec
 from memory.driver import Argument, Driver, Script
 from memory.keys import (
+    DEAD_LETTER_TEXTS_KEY,
     EVENTS_KEY,
     JOB_LEASES_KEY,
     JOBS_KEY,
@@ -43,6 +44,8 @@ FINISHED_AFTER = timedelta(minutes=1)
 EVENTS_AT_ONCE = 1_000
 """Of the reporting stream, that one script looks at."""
 KEYS_AT_ONCE = 1_000
+JOBS_AT_ONCE = 1_000
+"""That one script looks at: every conversation may have a job that is due in days."""
 FORKS_AT_MOST = 10_000
 EARLY_JOB_DELAY = timedelta(seconds=5)
 """Longer than a commit takes: a job that is written down before its commit is not due meanwhile."""
@@ -58,6 +61,7 @@ class Eraser:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._erase = Script.read("erase")
+        self._find_jobs = Script.read("find_jobs")
         self._erase_jobs = Script.read("erase_jobs")
         self._forget_listed = Script.read("forget_listed")
         self._latest = Script.read("latest_entries")
@@ -101,8 +105,9 @@ class Eraser:
             return
         await self._erase_forks(conversation, now, elsewhere, within)
         await self._sweep(keys, conversation, fence)
+        jobs, letters = await self._jobs_of(conversation)
         if await self._driver.get(keys.erasing) == fence:
-            await self._forget_jobs(conversation)
+            await self._forget_jobs(jobs, letters)
             await elsewhere(conversation)
             await self._end_erasure(keys, conversation, fence, now)
 
@@ -156,12 +161,27 @@ class Eraser:
         if ended and not self._driver.single_node:
             await self._driver.run(self._forget_listed, {"index": JOBS_KEY}, {"ids": [job.name]})
 
-    async def _forget_jobs(self, conversation: ConversationRef) -> None:
-        """Pending ones, their leases and dead letters; not those of the erasure itself."""
+    async def _jobs_of(self, conversation: ConversationRef) -> tuple[Set[str], Set[str]]:
+        """The names of its jobs, pending or held, but for those of the erasure itself, and the ids of its
+        dead letters."""
+        owner = job_owner(conversation)
+        pending = await self._owned("ZSCAN", JOBS_KEY, owner)
+        held = await self._owned("HSCAN", JOB_LEASES_KEY, owner)
+        letters = await self._owned("HSCAN", DEAD_LETTER_TEXTS_KEY, owner)
+        return (pending | held) - {Job("relay", conversation).name, Job("erase", conversation).name}, letters
+
+    async def _owned(self, scan: str, collection: str, owner: str) -> Set[str]:
+        owned = set[str]()
+        cursor: bytes | str = "0"
+        while cursor != b"0":
+            args = {"scan": scan, "cursor": cursor, "at_most": JOBS_AT_ONCE, "owner": owner}
+            cursor, *found = await self._driver.run(self._find_jobs, {"collection": collection}, args)
+            owned.update(name.decode() for name in found)
+        return owned
+
+    async def _forget_jobs(self, names: Set[str], letters: Set[str]) -> None:
         of_jobs = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY, **LETTER_KEYS}
-        spared = [Job("relay", conversation).name, Job("erase", conversation).name]
-        args = {"owner": job_owner(conversation), "spared": spared}
-        await self._driver.run(self._erase_jobs, of_jobs, args)
+        await self._driver.run(self._erase_jobs, of_jobs, {"names": [*names], "ids": [*letters]})
 
     async def _erase_forks(
         self,

@@ -90,6 +90,31 @@ async def test_nothing_stays_but_the_event_of_it_and_the_receipt(
     assert (await neighbour.store.conversations.load(neighbour.ref)).revision == 1
 
 
+async def test_the_jobs_of_many_conversations_are_looked_at_in_small_steps(
+    redis_server: RedisServer,
+) -> None:  # contract 18, operations
+    """Redis does nothing else while a command runs: one that looked at a million jobs held up everybody for
+    seconds."""
+    store = connect(redis_server.url)
+    client, many = client_of(store), 20 * erasing.JOBS_AT_ONCE
+    tomorrow = due_score(T0 + timedelta(days=1))
+    others = [Job("expire", ConversationRef("other", f"c{number}")).name for number in range(many)]
+    await client.delete(JOBS_KEY)
+    await client.zadd(JOBS_KEY, dict.fromkeys(others, tomorrow))
+    talk = await lived(store)
+    await client.config_resetstat()
+    assert await store.conversations.erase(talk.ref, ERASURE)
+    used = await client.info("commandstats")
+    assert used["cmdstat_zscan"]["calls"] >= many // erasing.JOBS_AT_ONCE
+    assert not {"cmdstat_hkeys", "cmdstat_hgetall", "cmdstat_keys"} & used.keys()
+    assert used["cmdstat_zrange"]["calls"] <= 2  # of the conversation's forks
+    jobs = {Job.named(name.decode()) for name, _ in await store.driver.zrange(JOBS_KEY, at_most=2 * many)}
+    assert {job.kind for job in jobs if job.conversation == talk.ref} == {"relay"}
+    assert len(jobs) == many + 1
+    await client.delete(JOBS_KEY)
+    await store.close()
+
+
 async def test_a_repetition_finds_the_same_bytes_and_a_second_one_nothing(
     store: RedisMemory,
 ) -> None:  # contract 18
