@@ -84,8 +84,9 @@ class ConversationKeys:
 
     @property
     def replies(self) -> str:
-        """Glob that matches every `reply` of the conversation."""
-        return f"{_literally(self.tag)}::reply::*"
+        """Glob that matches every `reply` of the conversation. Encoded ids hold no sign of globs, and the
+        hash tag stands there as it is: a cluster of Redis 7.4 looks through the keys of its slot alone."""
+        return f"{self.tag}::reply::*"
 
     def reply(self, idempotency_key: str | None) -> str:
         """Where the reply to a request with that key is kept; None names one that no request reads."""
@@ -101,12 +102,7 @@ def snapshots_of(tenant_id: str) -> tuple[str, str, str]:
     """How the names of a tenant's snapshots start, the glob that matches them, and how they end. Ids are
     percent-encoded UTF-8."""
     start, end = f"{{{encoded_id(tenant_id)}:", "}::snapshot"
-    return start, f"{_literally(start)}*{end}", end
-
-
-def _literally(text: str) -> str:
-    """A glob that matches `text` alone. Encoded ids hold none of its signs but `-`."""
-    return "".join(f"[{c}]" if c in "*?[]^-\\" else c for c in text)
+    return start, f"{start}*{end}", end
 
 
 def index_key(tenant_id: str) -> str:
