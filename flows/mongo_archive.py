@@ -31,7 +31,8 @@ class MongoArchive:
             if not self._is_indexed:
                 await journals.create_index([("kept_until", 1)])
                 await journals.create_index([("tenant_id", 1), ("origin", 1)])
-                await journals.create_index([("tenant_id", 1), ("tag", 1), ("started", -1)])
+                by_tag = [("tenant_id", 1), ("tag", 1), ("started", -1), ("conversation_id", -1)]
+                await journals.create_index(by_tag)  # in the order of `begun_by`: nothing is left to sort
                 await journals.create_index([("tenant_id", 1), ("conversation_id", 1), ("first", 1)])
                 self._is_indexed = True
             for part in parts:
@@ -108,7 +109,8 @@ class MongoArchive:
     async def forks(self, conversation: ConversationRef) -> Sequence[str]:
         wanted = {"tenant_id": conversation.tenant_id, "origin": conversation.conversation_id}
         with mongo_errors_translated():
-            found = await self._database.collection("journals").find(wanted).to_list()
+            cursor = self._database.collection("journals").find(wanted, {"conversation_id": 1})
+            found = await cursor.to_list()
         return sorted({each["conversation_id"] for each in found})
 
     async def remove(self, conversation: ConversationRef, *, removed_at: datetime | None) -> None:
@@ -128,7 +130,8 @@ class MongoArchive:
     async def prune(self, now: datetime, *, at_most: int, erased_before: datetime) -> int:
         journals = self._database.collection("journals")
         with mongo_errors_translated():
-            found = await journals.find({"kept_until": {"$lte": epoch_ms(now)}}).limit(at_most).to_list()
+            over = journals.find({"kept_until": {"$lte": epoch_ms(now)}}, {"_id": 1})
+            found = await over.limit(at_most).to_list()
             for each in found:
                 await journals.delete_one({"_id": each["_id"]})
             await self._database.collection("erased_journals").delete_many(
