@@ -165,19 +165,20 @@ class Eraser:
         """The names of its jobs, pending or held, but for those of the erasure itself, and the ids of its
         dead letters."""
         owner = job_owner(conversation)
-        pending = await self._owned("ZSCAN", JOBS_KEY, owner)
-        held = await self._owned("HSCAN", JOB_LEASES_KEY, owner)
-        letters = await self._owned("HSCAN", DEAD_LETTER_TEXTS_KEY, owner)
+        pending = await self._owned("ZSCAN", JOBS_KEY, owner, f"*{owner}*")
+        held = await self._owned("HSCAN", JOB_LEASES_KEY, owner, f"*{owner}*")
+        letters = await self._owned("HSCAN", DEAD_LETTER_TEXTS_KEY, owner, "*")
         return (pending | held) - {Job("relay", conversation).name, Job("erase", conversation).name}, letters
 
-    async def _owned(self, scan: str, collection: str, owner: str) -> Set[str]:
+    async def _owned(self, scan: str, collection: str, owner: str, named: str) -> Set[str]:
         owned = set[str]()
-        cursor: bytes | str = "0"
-        while cursor != b"0":
-            args = {"scan": scan, "cursor": cursor, "at_most": JOBS_AT_ONCE, "owner": owner}
+        args = {"scan": scan, "cursor": "0", "named": named, "at_most": JOBS_AT_ONCE, "owner": owner}
+        while True:
             cursor, *found = await self._driver.run(self._find_jobs, {"collection": collection}, args)
             owned.update(name.decode() for name in found)
-        return owned
+            if cursor == b"0":
+                return owned
+            args["cursor"] = cursor
 
     async def _forget_jobs(self, names: Set[str], letters: Set[str]) -> None:
         of_jobs = {"jobs": JOBS_KEY, "leases": JOB_LEASES_KEY, **LETTER_KEYS}
