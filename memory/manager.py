@@ -176,17 +176,7 @@ class MemoryManager:
         single_node = self._driver.single_node
         keys = ConversationKeys.of(conversation)
         definition, script_keys = _keys_to_write(keys, conversation, changes, single_node)
-        hurried: Sequence[DueJob] = ()
-        if not single_node:
-            # Before the commit, else a process that dies in between leaves a cause without its job; and not
-            # due yet, else a worker finds nothing to do, and forgets it.
-            early = changes.now + EARLY_JOB_DELAY
-            hurried = [due for due in changes.jobs if due.due_at < early]
-            await self._write_down([DueJob(due.job, max(due.due_at, early)) for due in changes.jobs])
-            begins = changes.new_memory is not None or changes.forked is not None
-            if begins and changes.session is not None and changes.journal is not None:
-                started = {conversation.conversation_id: float(due_score(changes.session.started_at))}
-                await self._driver.zadd(index_key(conversation.tenant_id), started)
+        hurried = () if single_node else await self._announced(conversation, changes)
         if changes.forked is not None:
             await self._note_fork(conversation, changes)
         self._commits += 1
@@ -221,6 +211,18 @@ class MemoryManager:
                     present = await self._renew(definition, changes)
         reply = changes.reply
         return storage.Committed(reply.body(int(memory_revision)), reply.status, bool(present))
+
+    async def _announced(self, conversation: ConversationRef, changes: storage.Changes) -> Sequence[DueJob]:
+        """Jobs and the list's new entry, which a cluster has in other slots, before the commit: else a
+        process that dies in between leaves a cause without its job. Not due yet, else a worker finds nothing
+        to do, and forgets it: those that are to be done sooner once the commit is there."""
+        early = changes.now + EARLY_JOB_DELAY
+        await self._write_down([DueJob(due.job, max(due.due_at, early)) for due in changes.jobs])
+        begins = changes.new_memory is not None or changes.forked is not None
+        if begins and changes.session is not None and changes.journal is not None:
+            started = {conversation.conversation_id: float(due_score(changes.session.started_at))}
+            await self._driver.zadd(index_key(conversation.tenant_id), started)
+        return [due for due in changes.jobs if due.due_at < early]
 
     async def init(
         self, conversation: ConversationRef, session: Session, memory: storage.NewMemory, *, lifetime_s: int
