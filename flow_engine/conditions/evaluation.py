@@ -7,7 +7,8 @@
 4. Numbers compare with numbers, texts with texts by code points, true and false by `==` and `!=` alone, lists
    and objects likewise. A phone is the text of its number in E.164.
 5. Dates and moments compare with one another: beside a date a moment counts as its day in the tenant's zone.
-   A text written in the condition beside either is read as ISO 8601, without an offset in the tenant's zone.
+   A text beside either is read as ISO 8601, without an offset in the tenant's zone: one that is written in
+   the condition, or one of a custom variable, the tenant or the contact.
 6. `x in [a, b]` is `x == a or x == b`, and false for an empty list and a known x.
 
 Compiled into closures once; a value is looked up when it is asked for.
@@ -159,11 +160,9 @@ def kinds_of(operand: lang.Operand, variables: VariableIndex) -> frozenset[Kind]
             return DURATION
         case lang.Sum():
             left, right = (kinds_of(side, variables) for side in (operand.left, operand.right))
-            if left == right == DURATION or (
-                operand.sign == "-" and TIME in (left, right) and right != DURATION
-            ):
-                return DURATION
-            return TIME
+            # JSON has texts of dates and no durations.
+            is_length = left == right == DURATION or (operand.sign == "-" and right != DURATION)
+            return DURATION if is_length else TIME
 
 
 def _kinds_of_reference(reference: lang.Reference, variables: VariableIndex) -> frozenset[Kind] | None:
@@ -284,7 +283,11 @@ def _getter(operand: lang.Operand, variables: VariableIndex, *, beside: lang.Ope
             found = _reference(operand.reference, variables)
             return lambda facts: found(facts) is not None
         case lang.Reference():
-            return _reference(operand, variables)
+            found = _reference(operand, variables)
+            is_text = (
+                beside is not None and is_time(beside, variables) and kinds_of(operand, variables) is None
+            )
+            return (lambda facts: time_of(found(facts), facts.zone)) if is_text else found
         case lang.Sum():
             left, right = (_getter(side, variables, beside=_TODAY) for side in (operand.left, operand.right))
             sign = 1 if operand.sign == "+" else -1

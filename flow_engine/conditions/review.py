@@ -166,6 +166,7 @@ _MISSING: Final = None
 _EITHER: Final[tuple[Value, ...]] = (True, False, _MISSING)
 _PAIRS: Final[tuple[Value, ...]] = ([0, 1], [0, 0], [1, 0], [True, True], [True, False], [_MISSING, 0])
 """How two operands that vary may stand to each other: by size, only equal or not, or not at all."""
+_OF_JSON: Final[tuple[Kind, ...]] = ("text", "number", "time")
 _DEEPEST: Final = 100
 _E164: Final = re.compile(r"\+[1-9][0-9]{1,14}")
 """How the number of a phone is written that a condition compares."""
@@ -292,7 +293,7 @@ class _Search:
         needed = self._needed(left, right)
         if _varies(left) and _varies(right):
             kinds = {kinds_of(side, self.variables) for side in (left, right)}
-            if None in kinds and kinds & {TIME, DURATION}:  # JSON has neither
+            if None in kinds and DURATION in kinds:  # JSON has none
                 return _View(lang.text_of(part), (_MISSING,), lambda v: None, needed)
             names = [lang.operand_text(left), lang.operand_text(right)]
             first, second = (0, 1) if names[0] <= names[1] else (1, 0)
@@ -362,7 +363,8 @@ class _Search:
                 return (_MISSING,)
         kinds = kinds_of(operand, self.variables)
         if kinds is None:
-            return (*_around("text", written), *_around("number", written), True, False, [], {}, _MISSING)
+            scalars = (value for kind in _OF_JSON for value in _around(kind, written))
+            return (*scalars, True, False, [], {}, _MISSING)
         found = [value for kind in sorted(kinds) for value in _around(kind, written)]
         always = isinstance(operand, lang.Reference) and operand.root in ("now", "today")
         return tuple(found) if always else (*found, _MISSING)

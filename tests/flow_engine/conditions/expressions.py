@@ -190,8 +190,7 @@ def lengthlike(operand: Any) -> bool:
         case lang.Duration():
             return True
         case lang.Sum(left=left, sign=sign, right=right):
-            between = sign == "-" and (timelike(left) or timelike(right)) and not lengthlike(right)
-            return between or (lengthlike(left) and lengthlike(right))
+            return (sign == "-" and not lengthlike(right)) or (lengthlike(left) and lengthlike(right))
     return False
 
 
@@ -210,34 +209,36 @@ def found_value(operand: Any, known: Facts, *, dated: bool = False) -> Found:
         case lang.Has(reference=reference):
             return found_value(reference, known) is not None
         case lang.Reference(root="vars", path=(name, *path)):
-            return variable(name, path, known)
+            return variable(name, path, known, dated=dated)
         case lang.Reference(root=root, path=path):
             simple = {"channel": known.channel, "language": known.language, "now": known.now}
             if root == "today":
                 return known.now.astimezone(ZONE).date()
-            return simple[root] if root in simple else inside(getattr(known, root), path)
+            return simple[root] if root in simple else inside(getattr(known, root), path, dated=dated)
         case lang.Sum(left=left, sign=sign, right=right):
             return total(found_value(left, known, dated=True), sign, found_value(right, known, dated=True))
     raise AssertionError(operand)
 
 
-def variable(name: str, path: list[str], known: Facts) -> Found:
+def variable(name: str, path: list[str], known: Facts, *, dated: bool) -> Found:
     entry = known.memory.get(name)
     value: Any = None if entry is None else entry.value
     if name == "day":
         return None if value is None or path else parsed(value)
     if name == "phone":
         return None if value is None or path else value["number"]
-    return inside(value, path)
+    return inside(value, path, dated=dated and name == "any id")
 
 
-def inside(value: Any, path: Any) -> Found:
+def inside(value: Any, path: Any, *, dated: bool = False) -> Found:
     for part in path:
         try:
             value = value[int(part)] if isinstance(value, list) else value[part]
         except (KeyError, IndexError, TypeError, ValueError):
             return None
-    return None if isinstance(value, str) and not value.strip() else value
+    if isinstance(value, str):
+        return parsed(value) if dated else value if value.strip() else None
+    return value
 
 
 def parsed(text: str) -> date | None:
