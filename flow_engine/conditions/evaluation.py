@@ -265,8 +265,9 @@ def _membership(part: syntax.Membership[lang.Operand], variables: VariableIndex)
 
 
 def _getter(operand: lang.Operand, variables: VariableIndex, *, beside: lang.Operand | None = None) -> Getter:
+    beside_time = beside is not None and is_time(beside, variables)
     match operand:
-        case lang.Constant(value=str() as text) if beside is not None and is_time(beside, variables):
+        case lang.Constant(value=str() as text) if beside_time:
             return lambda facts: time_of(text, facts.zone)
         case lang.Constant():
             value: Value = operand.value
@@ -284,9 +285,7 @@ def _getter(operand: lang.Operand, variables: VariableIndex, *, beside: lang.Ope
             return lambda facts: found(facts) is not None
         case lang.Reference():
             found = _reference(operand, variables)
-            is_text = (
-                beside is not None and is_time(beside, variables) and kinds_of(operand, variables) is None
-            )
+            is_text = beside_time and kinds_of(operand, variables) is None
             return (lambda facts: time_of(found(facts), facts.zone)) if is_text else found
         case lang.Sum():
             left, right = (_getter(side, variables, beside=_TODAY) for side in (operand.left, operand.right))

@@ -49,8 +49,9 @@ def unexpected(outcome: Outcome, *, foreseen: str = "`expect: {{{key}: {code}}}`
         wanted = "the change to be made" if outcome.kind == "change_task" else "it to be taken"
         yield f"expected: {wanted}, or {foreseen.format(key='refused', code=refusal['code'])}"
         tasks = [
-            _with_missing(task["name"], task["missingVariables"])
+            _with_lacks(task["name"], task["missingVariables"], c["reason"] if c and not c["met"] else "")
             for task in refusal.get("reachableTasks", ())
+            for c in [task["condition"]]
         ]
         tasks += map(repr, refusal.get("accepted", ()))
         yield f"accepted now: {', '.join(tasks) or 'no task'}"
@@ -81,8 +82,11 @@ def _findings(problem: errors.FlowEngineError) -> Iterator[str]:
             yield f"{finding.pointer} {finding.code}: {finding.message}"
 
 
-def _with_missing(name: str, missing: Collection[str]) -> str:
-    return f"{name!r} (needs {', '.join(missing)})" if missing else repr(name)
+def _with_lacks(name: str, missing: Collection[str], unmet: str) -> str:
+    """A task with what keeps it closed, on one line; `unmet` is the reason of its condition, if any."""
+    lacks = [f"needs {', '.join(missing)}"] if missing else []
+    lacks += [unmet] if unmet else []
+    return f"{name!r} ({'; '.join(lacks)})" if lacks else repr(name)
 
 
 # --- expectations -----------------------------------------------------------------------------
@@ -222,7 +226,11 @@ _OF_STATE["language"] = _equality("language", lambda runner: runner.session.lang
 @_of_state
 def _reachable(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
     found, name_of = _reachable_now(runner), runner.flow.variables.name_of
-    there = [_with_missing(r.task.name, [*map(name_of, r.missing)]) for r in found.values()]
+    there = [
+        _with_lacks(r.task.name, [*map(name_of, r.missing)], "" if r.open or not c else c.reason)
+        for r in found.values()
+        for c in [r.condition]
+    ]
     yield from _tasks("reachable", expected.reachable, found, runner, ", ".join(there))
 
 

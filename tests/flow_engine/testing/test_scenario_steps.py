@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.flow_engine.testing.scene import CLAIM, complaints, play_steps
+from tests.flow_engine.testing.scene import BOOKING, CLAIM, complaints, play_steps
 
 
 def test_a_refused_change_says_why_and_what_would_be_accepted(tmp_path: Path) -> None:  # F12
@@ -15,6 +15,16 @@ def test_a_refused_change_says_why_and_what_would_be_accepted(tmp_path: Path) ->
         "accepted now: 'delivery' (needs cart), 'welcome', 'colleague', 'goodbye'",
         "missing: 'cart' (custom), filled by tool 'search_products' or tool 'update_cart'",
     ]
+
+
+def test_a_task_that_a_condition_closes_is_told_with_its_reason(tmp_path: Path) -> None:  # F12
+    value = "value: {id: 1}, updatedBy: cerca, descriptionForLLM: [{name: id, value: '1'}]"
+    known = f"- memory: [{{varId: idPrestazione, {value}}}]\n- change_task: disponibilita"
+    told = complaints(tmp_path, f"{known}\n- change_task: prenotazione", flow=BOOKING)
+    there = "'prenotazione' (needs dataAppuntamento; Chiedi prima in quale sede.), 'prestazione', 'operatore'"
+    assert told[3].startswith(f"accepted now: {there}")
+    told = complaints(tmp_path, f"{known}\n- expect: {{reachable: [prestazione]}}", flow=BOOKING)
+    assert there in told[1]
 
 
 def test_what_the_dialogue_can_fill_is_said(tmp_path: Path) -> None:
