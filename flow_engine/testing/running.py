@@ -196,10 +196,12 @@ class Player:
         found."""
         stage = self.stage
         runner = await stage.runner()
-        chosen = (t for s in runner.task.document.mcp_tool_selection for t in s.selected_tools)
+        chosen = [t for s in runner.task.document.mcp_tool_selection for t in s.selected_tools]
         offered = {tool.tool_name: tool for tool in chosen if runner.holds(tool.when)}
         if body.name not in offered:
-            raise LookElsewhere("tool_unknown", f"the task offers {', '.join(offered) or 'no tool'}")
+            unmet = " or ".join(t.when for t in chosen if t.tool_name == body.name and t.when)
+            closed = f"; {body.name!r} is offered when {unmet}" if unmet else ""
+            raise LookElsewhere("tool_unknown", f"the task offers {', '.join(offered) or 'no tool'}{closed}")
         mapping = offered[body.name].result_mapping
         values = mapped_values(mapping, cast("JsonValue", body.result))
         if not values:

@@ -242,17 +242,22 @@ def test_the_page_has_every_key_and_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mapping", "told"),
+    ("parts", "told"),
     [
-        ({"var_custom": "$.appointment"}, "finds nothing in this result: var_custom: $.appointment"),
-        ({}, "is empty: a step `memory` writes"),
+        (
+            {"resultMapping": {"var_custom": "$.appointment"}},
+            "result_not_mapped: the tool's resultMapping finds nothing in this result: var_custom: "
+            "$.appointment",
+        ),
+        ({}, "result_not_mapped: the tool's resultMapping is empty: a step `memory` writes"),
+        ({"when": "false"}, "tool_unknown: the task offers no tool; 'find' is offered when false"),
     ],
 )
-def test_a_result_in_which_nothing_is_found_is_told_with_the_paths(
-    tmp_path: Path, mapping: dict[str, str], told: str
+def test_a_tool_that_writes_nothing_is_told_with_what_it_lacks(
+    tmp_path: Path, parts: dict[str, object], told: str
 ) -> None:  # resultMapping
     document = clinic()
-    tool = {"toolName": "find", "toolParameters": [], "resultMapping": mapping}
+    tool = {"toolName": "find", "toolParameters": [], **parts}
     document["mcpServers"].append(
         {"name": "agenda", "url": "https://x.example.com", "includedTools": [{"toolName": "find"}]}
     )
@@ -261,4 +266,4 @@ def test_a_result_in_which_nothing_is_found_is_told_with_the_paths(
     (tmp_path / "flow.json").write_text(json.dumps(document))
     step = "- {name: a, steps: [{tool: {name: find, result: {id: 7}}}]}\n"
     _, out, _ = run(story(tmp_path, step, flow="flow.json"))
-    assert f"result_not_mapped: the tool's resultMapping {told}" in out
+    assert told in out
