@@ -87,16 +87,18 @@ def compared_in(node: nodes.Compare) -> Iterator[Compared]:
         left = right
 
 
-_SEVERAL_WORDS = re.compile(r"(\$?(?:vars|values))\.([\w-]{1,80}(?: [\w-]{1,80}){1,8})")
+_NAMED = re.compile(r"(\$?(?:vars|values))\.([\w-]{1,80}(?: [\w-]{1,80}){0,8})")
 
 
-def spaced_name(source: str, known: Callable[[str], object]) -> str:
-    """How a variable's name of several words is written that stands in a text as if it were one word; empty
-    without any. `known` gives something for the names that there are."""
-    for match in _SEVERAL_WORDS.finditer(source):
-        words = match[2].split(" ")
-        for end in range(len(words), 1, -1):
-            if known(name := " ".join(words[:end])):
+def spaced_name(source: str, known: Callable[[str], object], start: str = "") -> str:
+    """How a variable's name that no template takes for one name is written: one of several words, with a
+    hyphen or a digit first; empty without any. `known` gives something for the names that there are, `start`
+    is how the place begins that is asked for, if one is."""
+    for match in _NAMED.finditer(source):
+        words = match[2].split(" ") if match[0].startswith(start) else []
+        for end in range(len(words), 0, -1):
+            name = " ".join(words[:end])
+            if (end > 1 or match[1][0] == "$") and not name.isidentifier() and known(name):
                 return f'; write {match[1]}["{name}"]'
     return ""
 

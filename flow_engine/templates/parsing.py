@@ -95,6 +95,7 @@ _INSTEAD: Final = {
 }
 
 
+_ELSE_IF = re.compile(r"\{%[-+]?\s*(else ?if|elsif)\b")
 _MARK = re.compile(r"\{\{|\{%|\{#|\}\}|%\}|#\}")
 _END_MISSING = re.compile("[Uu]nexpected end of template|Missing end of")
 """How Jinja says that a tag, or a block between tags, has no end."""
@@ -244,6 +245,8 @@ def parse(source: str) -> nodes.Template:
         return nodes.Template(_Parser(_ENVIRONMENT, source).subparse(), lineno=1)
     except TemplateSyntaxError as error:
         message = error.message or "not a template"
+        mistaken = _ELSE_IF.search(source)
+        message += f"; `{mistaken[1]}` is written elif" if mistaken else ""
         code = UNCLOSED if _END_MISSING.search(message) or _is_unclosed(source) else SYNTAX
         raise UnusableTemplate(Problem(error.lineno, code, message)) from error
     except RecursionError as error:

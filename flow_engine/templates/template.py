@@ -325,7 +325,7 @@ def lint_template(
     template = _cache.get(source)
     known = frozenset(known_variables)
     missing = [use for use in template.uses if use.key not in known]
-    there = f"there are {listed(sorted(known), _NAMES_IN_A_MESSAGE)}" if missing else ""
+    there = f"; there are {listed(sorted(known), _NAMES_IN_A_MESSAGE)}" if missing else ""
     problems = [
         *(
             replace(each, message=each.message + spaced_name(source, known.__contains__))
@@ -343,7 +343,8 @@ def lint_template(
             parsing.Problem(
                 use.line,
                 parsing.UNKNOWN_NAME,
-                f"{use.label}: no variable {use.key!r}; {_divided(use, known, source) or there}",
+                f"{use.label}: no variable {use.key!r}"
+                f"{spaced_name(source, known.__contains__, f'{use.label}-') or there}",
             )
             for use in missing
         ),
@@ -353,13 +354,6 @@ def lint_template(
     for problem in sorted(problems, key=lambda problem: problem.line):
         (errors if problem.code in parsing.ERROR_CODES else warnings).append(_finding(pointer, problem))
     return errors, warnings
-
-
-def _divided(use: VariableUse, known: Collection[str], source: str) -> str:
-    """How a name with a hyphen is written that a template takes for a subtraction; empty for another name."""
-    meant = [each for each in known if each.startswith(f"{use.key}-")]
-    found = max((n for n in meant if use.label + n.removeprefix(use.key) in source), key=len, default=None)
-    return "" if found is None else f'write {use.label.partition(".")[0]}["{found}"]'
 
 
 def _compile(source: str) -> Template:

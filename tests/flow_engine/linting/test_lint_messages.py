@@ -260,18 +260,20 @@ def test_the_name_of_a_variable_without_its_root_is_told_with_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("when", "prompt", "code", "written"),
+    ("when", "prompt", "name", "code", "written"),
     [
-        ("vars.pick-up day > 3", "", "condition_syntax", '; write vars["pick-up day"]'),
-        ("has(vars.day of it)", "", "condition_syntax", ""),
-        ("", "{{ $values.pick-up day }}", "template_syntax", '; write $values["pick-up day"]'),
+        ("vars.pick-up day > 3", "", "pick-up day", "condition_syntax", '; write vars["pick-up day"]'),
+        ("has(vars.day of it)", "", "pick-up day", "condition_syntax", ""),
+        ("has(vars.2nd day) and vars.2nd", "", "2nd", "condition_syntax", ""),
+        ("", "{{ $values.pick-up day }}", "pick-up day", "template_syntax", '; write $values["pick-up day"]'),
+        ("", "{{ $values.2nd }}", "2nd", "template_syntax", '; write $values["2nd"]'),
     ],
 )
-def test_a_name_of_several_words_is_told_with_its_brackets(
-    when: str, prompt: str, code: str, written: str
+def test_a_name_that_is_not_one_word_is_told_with_its_brackets(
+    when: str, prompt: str, name: str, code: str, written: str
 ) -> None:
     raw = sound_version()
-    raw["variables"][2]["name"] = "pick-up day"
+    raw["variables"][2]["name"] = name
     raw["tasks"][1] |= {"prompt": prompt, "entryCondition": {"when": when or "has(vars.day)"}}
     (reason,) = reasons(raw, code)
     assert reason.endswith(written)  # F9

@@ -266,6 +266,11 @@ class TestLint:
         hint = "$values.pick: no variable 'pick'; write $values[\"pick-up-day\"]"
         assert any(each.message.endswith(hint) for each in warnings)
 
+    @pytest.mark.parametrize("word", ["else if", "elseif", "elsif"])
+    def test_a_second_condition_is_told_with_how_it_is_written(self, word: str) -> None:  # F9
+        ((code, message),) = self.warned(f"{{% if $channel %}}a{{%- {word} $language %}}b{{% endif %}}")
+        assert (code, message.rpartition("; ")[2]) == ("template_syntax", f"`{word}` is written elif")
+
     @pytest.mark.parametrize(
         ("source", "hint"),
         [
