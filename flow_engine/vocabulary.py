@@ -48,10 +48,13 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 ContactStatus = Literal["active", "ended", "superseded"]
 
 Advance = Literal["suggest", "auto"]
+"""What an open connection does by itself: it is suggested to the model, or the conversation takes it."""
 
 Precedence = Literal["tool", "user", "latest"]
 """Whose value counts where a tool and the user contradict each other."""
-"""What an open connection does by itself: it is suggested to the model, or the conversation takes it."""
+
+FILLED_BY_AGENTS = ("tenantId", "conversationId", "contactId", "campaignId", "memory", "idempotencyKey")
+"""Parameters of tools that the agent fills by itself, whatever a flow assigns to them."""
 
 MemoryFormat = Literal["markdown", "toon"]
 """How the memory is written into a prompt (F21)."""

@@ -23,6 +23,7 @@ from channels.engine_client.mcp_tools import McpTool
 from flow_engine.json_values import as_object
 from flow_engine.ports.models import ToolSpec
 from flow_engine.values import JsonValue
+from flow_engine.vocabulary import FILLED_BY_AGENTS
 
 CHANGE_TASK: Final = "change_task"
 BACK = "back"
@@ -48,7 +49,7 @@ MEMORY_PARAMETER: Final = "memory"
 KEY_PARAMETER: Final = "idempotencyKey"
 ID_PARAMETERS: Final = ("tenantId", "conversationId", "contactId")
 CAMPAIGN_PARAMETER: Final = "campaignId"
-INJECTED: Final = frozenset({*ID_PARAMETERS, CAMPAIGN_PARAMETER, MEMORY_PARAMETER, KEY_PARAMETER})
+INJECTED: Final = frozenset(FILLED_BY_AGENTS)
 
 META_IDS: Final = "flow-engine/conversation"
 META_MEMORY: Final = "flow-engine/memory"

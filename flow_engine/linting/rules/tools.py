@@ -14,6 +14,7 @@ from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule, ToolParameterUse
 from flow_engine.linting.version_graph import usable_values
 from flow_engine.values import VALUE_KINDS
+from flow_engine.vocabulary import FILLED_BY_AGENTS
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
 
@@ -90,6 +91,17 @@ def _kind(variable: Variable) -> str:
     return VALUE_KINDS[variable.type].handed_over
 
 
+def filled_by_agents(inspection: Inspection) -> Findings:
+    for use in inspection.tool_parameters:
+        if use.parameter.parameter_name in FILLED_BY_AGENTS:
+            name = quoted(use.parameter.parameter_name)
+            yield LintFinding(
+                use.pointer,
+                "value_ignored",
+                f"agents fill {name} by themselves: {quoted(use.tool)} never gets what is assigned here",
+            )
+
+
 def repeated(inspection: Inspection) -> Findings:
     """Parameters of a tool or of a task, and tools of a task, that another entry hides."""
     for number, task in enumerate(inspection.version.tasks):
@@ -144,4 +156,4 @@ def unused_servers_and_tools(inspection: Inspection) -> Findings:
                 )
 
 
-RULES: tuple[Rule, ...] = (agreement, repeated, unused_servers_and_tools)
+RULES: tuple[Rule, ...] = (agreement, filled_by_agents, repeated, unused_servers_and_tools)

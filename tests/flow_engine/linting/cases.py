@@ -983,3 +983,17 @@ def _(raw: JsonObject) -> None:
 )
 def _(raw: JsonObject) -> None:
     _by_themselves(raw, (WELCOME, "booking", "has(vars.size)"), (BOOKING, "welcome", "has(vars.size)"))
+
+
+@case(
+    "value_ignored",
+    "/tasks/1/mcpToolSelection/0/selectedTools/0/toolParameters/2/assignmentValue",
+    good=lambda raw: _given(raw, "crmContactId"),
+)
+def _(raw: JsonObject) -> None:
+    _given(raw, "contactId")
+
+
+def _given(raw: JsonObject, name: str) -> None:
+    chosen = raw["tasks"][BOOKING]["mcpToolSelection"][0]["selectedTools"][0]
+    chosen["toolParameters"] += tool("book", **{name: ("fixed", "7")})["toolParameters"]
