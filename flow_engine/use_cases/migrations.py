@@ -13,7 +13,7 @@ returns to, and those that counts are of, are found like its own. The task's tem
 Of a split it is no conversation any more: what came of it is no one version's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,21 +81,20 @@ class MigrationReport:
 def judge(
     runner: ConversationalFlowRunner, new: CompiledFlow, mapping: Mapping[str, str]
 ) -> MigrationVerdict:
-    """`mapping` is by task id. The first obstacle decides. Raises KeyError for a target that `new` lacks."""
+    """`mapping` is by task id. Every obstacle is told. Raises KeyError for a target that `new` lacks."""
     task, origin = runner.task, runner.entered_from
     there = new.counterparts(runner.flow, mapping)
     target = new.tasks[there[task.id]] if task.id in there else None
     if target is None:
-        return MigrationVerdict(
-            "cannot", task, None, f"the new version has no task {task.name!r}; map it to one"
-        )
-    obstacle = obstacle_of(runner, new, target)
-    if obstacle is None and origin is not None and target.document.returns and origin.id not in there:
-        obstacle = (
-            f"the new version has no task {origin.name!r}, which {task.name!r} returns to; map it to one"
-        )
-    if obstacle is not None:
-        return MigrationVerdict("cannot", task, None, obstacle)
+        obstacles = [f"the new version has no task {task.name!r}; map it to one"]
+    else:
+        obstacles = [*_of_task(runner, new, target)]
+        if origin is not None and target.document.returns and origin.id not in there:
+            lacking = f"the new version has no task {origin.name!r}, which {task.name!r} returns to"
+            obstacles.append(f"{lacking}; map it to one")
+    obstacles += _of_values(runner, new)
+    if target is None or obstacles:
+        return MigrationVerdict("cannot", task, None, "; ".join(obstacles))
     return MigrationVerdict("keep" if target.id == task.id else "map", task, target)
 
 
@@ -111,26 +110,31 @@ def _empty(flow: CompiledFlow) -> Mapping[str, MemoryEntry]:
     return empty_entries(flow.variables, "")
 
 
-def obstacle_of(runner: ConversationalFlowRunner, new: CompiledFlow, target: TaskPlan) -> str | None:
-    """Why the conversation cannot go on in that task of the new version; None where it can."""
+def _of_task(runner: ConversationalFlowRunner, new: CompiledFlow, target: TaskPlan) -> Iterator[str]:
+    """Why the conversation cannot go on in that task of the new version."""
     if target.type != runner.task.type:
-        return f"task {target.name!r} is {target.type} in the new version, not {runner.task.type} as before"
-    if runner.status is not None and runner.status not in target.kind.sub_states:
+        yield f"task {target.name!r} is {target.type} in the new version, not {runner.task.type} as before"
+    elif runner.status is not None and runner.status not in target.kind.sub_states:
         parts = ", ".join(target.kind.sub_states)
-        return f"task {target.name!r} has no part {runner.status!r} in the new version; it has: {parts}"
+        yield f"task {target.name!r} has no part {runner.status!r} in the new version; it has: {parts}"
     channel = runner.session.latest_contact.channel
     if channel not in new.document.channels or not channel_available(target, channel):
-        return f"task {target.name!r} is not available on {channel} in the new version"
+        yield f"task {target.name!r} is not available on {channel} in the new version"
+
+
+def _of_values(runner: ConversationalFlowRunner, new: CompiledFlow) -> Iterator[str]:
+    """The values that the new version does not take."""
     for spec in new.variables:
         entry = runner.memory.get(spec.id)
-        if entry is not None and entry.has_value:
-            try:
-                fits = canonical(spec, entry.value) == entry.value
-            except ValueRejected:
-                fits = False
-            if not fits:
-                return f"the value of variable {spec.name!r} is no {spec.type} of the new version"
-    return None
+        if entry is None or not entry.has_value:
+            continue
+        why = f"it is no {spec.type}"
+        try:
+            if canonical(spec, entry.value) == entry.value:
+                continue
+        except ValueRejected as rejected:
+            why = rejected.message
+        yield f"the new version does not take the value of variable {spec.name!r}; {why}"
 
 
 class Migrations:

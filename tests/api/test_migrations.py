@@ -311,6 +311,21 @@ async def test_a_value_that_does_not_fit_its_new_type_stays_where_it_is(scene: S
     assert verdicts(await migrate(scene, flow_id, dry_run=True))["visit"][0] == "cannot"
 
 
+async def test_every_obstacle_is_told_at_once(scene: Scene) -> None:  # A11, contract 16
+    document = renamed(clinic(), "visit", "consultation")
+    document["tasks"][1]["name"] = "consultation"
+    for variable in document["variables"]:
+        if variable["_id"] == "var_string":
+            variable |= {"type": "enum", "enumValues": ["eyes", "ears"]}
+    flow_id = await publish_next(scene, document)
+    reply = (await migrate(scene, flow_id, dry_run=True)).json()
+    [reason] = [row["reason"] for row in reply["conversations"] if row["conversationId"] == "visit"]
+    assert reason == (
+        "the new version has no task 'Visita Perché'; map it to one; the new version does not take the "
+        "value of variable 'a string'; accepted is one of 'eyes', 'ears'"
+    )
+
+
 async def test_a_mapping_of_unknown_tasks_is_refused_whole(scene: Scene) -> None:
     flow_id = await publish_next(scene, clinic())
     reply = await migrate(scene, flow_id, dry_run=False, mapping={"nobody": "nowhere", "visit": "nothing"})
