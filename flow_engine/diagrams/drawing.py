@@ -27,7 +27,7 @@ class Box:
 
     `required` are variable ids, `required_names` what people call them, both in document order. `pauses`: the
     end of a contact in this task leaves the conversation between contacts. `when` is the condition before it,
-    None where there is none. `name` has at most 60 characters.
+    None where there is none. `returns`: a change to `back` leaves it. `name` has at most 60 characters.
     """
 
     number: int
@@ -40,6 +40,12 @@ class Box:
     required_names: tuple[str, ...] = ()
     pauses: bool = False
     when: str | None = None
+    returns: bool = False
+
+    @property
+    def heading(self) -> str:
+        """What stands beside the name: the type, and whether it is a digression."""
+        return f"{self.type or 'missing'}{', returns' if self.returns else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,7 @@ def drawing_of(version: FlowVersion) -> Drawing:
             required_names=tuple(plain(names.get(each) or each) for each in required),
             pauses=task.closure_config.multi_contact,
             when=None if task.entry_condition is None else task.entry_condition.when,
+            returns=task.returns,
         )
         boxes.append(box)
     by_id: dict[str, Box] = {}

@@ -54,10 +54,7 @@ def node(box: Box) -> str:
     """A task as a table of its name, its sub-states and what must hold to enter it. One line of DOT."""
     kind = box.kind
     colours = _MISSING if kind is None else kind.graphviz
-    rows = [
-        f'<b>{_lines_of(box.name)}</b> <font point-size="9" color="{colours.line}">'
-        f" {box.type or 'missing'}</font>"
-    ]
+    rows = [f'<b>{_lines_of(box.name)}</b> <font point-size="9" color="{colours.line}"> {box.heading}</font>']
     small = [quoted(kind.diagram_path)] if kind is not None and kind.diagram_path else []
     small += [_lines_of(condition) for condition in conditions(box)]
     rows += [f'<font point-size="9">{markup}</font>' for markup in small]

@@ -46,7 +46,7 @@ def mermaid(version: FlowVersion) -> str:
 def state(box: Box) -> Iterator[str]:
     """The lines of a task, with the states inside of it and the arrows between them."""
     this = f"t{box.number}"
-    heading = f'state "{quoted(box.name)} · {box.type or "missing"}" as {this}'
+    heading = f'state "{quoted(box.name)} · {box.heading}" as {this}'
     kind = box.kind
     if kind is None or not kind.sub_states:
         yield heading

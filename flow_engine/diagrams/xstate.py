@@ -9,7 +9,8 @@ named, with what they ask for, and read by the caller's implementations:
                                                 engine's own, described with the flow document
     and           {guards: [{type, params}]}    every one of them holds
 
-A transition that the engine suggests, or takes without its event when it comes to hold, has
+A task with `meta: {returns: true}` is left for the one that it was entered from as well, which no transition
+says. A transition that the engine suggests, or takes without its event when it comes to hold, has
 `meta: {advance: "suggest" | "auto"}`: XState's own eventless transitions would be taken again whenever their
 task is entered.
 
@@ -82,9 +83,10 @@ def task(box: Box, transitions: JsonObject) -> JsonObject:
     object."""
     if box.pauses:
         transitions["contact_ended"] = f"#{BETWEEN_CONTACTS}"
+    returning = {"returns": True} if box.returns else {}
     state: JsonObject = {
         "description": box.name,
-        "meta": {"taskId": box.task_id, "type": box.type, "channels": box.channels},
+        "meta": {"taskId": box.task_id, "type": box.type, "channels": box.channels, **returning},
         "on": transitions,
     }
     kind = box.kind

@@ -239,6 +239,16 @@ class TestNotations:
         assert "  t0 -> t1" in lines
         assert f"  t1 -> t0 [label={label('when vars.var&#95;boolean &#61;&#61; true')}]" in lines
 
+    def test_a_digression_is_no_dead_end(self) -> None:  # F27
+        version = desk(
+            tasks=[aio_task("a", connectedTasks=["b"]), aio_task("b", returns=True)], firstTask="a"
+        )
+        assert 'state "b · AIO, returns" as t1' in mermaid(version)
+        assert " AIO, returns</font>" in dot(version)
+        active: Any = xstate(version)["states"]
+        metas = [active["active"]["states"][name]["meta"] for name in ("task:a", "task:b")]
+        assert [meta.get("returns") for meta in metas] == [None, True]
+
     @pytest.mark.parametrize(("tasks", "bounded"), [(60, False), (61, True)])
     def test_the_layout_of_many_tasks_is_bounded(self, tasks: int, bounded: bool) -> None:
         many = [aio_task(f"t{number}") for number in range(tasks)]
