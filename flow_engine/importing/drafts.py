@@ -80,6 +80,8 @@ class Draft:
     global_tasks: list[str] = field(default_factory=list[str])
     settled: set[str] = field(default_factory=set[str])
     """What the original gives values to by itself: a model is told them, no condition sees them."""
+    brought: dict[str, None] = field(default_factory=dict[str, None])
+    """What texts read of the tenant's data without a default, in the order in which they do."""
     remarks: list[Remark] = field(default_factory=list[Remark])
 
     def changed(self, place: Place, message: str) -> None:
@@ -180,6 +182,7 @@ class Draft:
             if "[" not in named and not key.isidentifier():  # a template takes `a-b` for a subtraction
                 named = f'{root}["{key}"]'
             if default is None or match[1] in self.variables:
+                self.brought |= {self._id_of(match[1]): None} if root.startswith("tenant") else {}
                 return f"{{{{ ${named} }}}}"
             return f"{{{{ ${named} | default({operand_text(Constant(default))}) }}}}"
 
@@ -279,6 +282,9 @@ class Draft:
         if TOOLS in self.servers:
             tools = ", ".join(self.servers[TOOLS][1])
             self.changed((), f"the tools {tools} are expected at an MCP server {TOOLS!r}: give it an address")
+        if self.brought:
+            names = ", ".join(map(quoted, self.brought))
+            self.changed((), f"texts read {names} of the tenant's data: send it along with each contact")
         told = {(remark["pointer"], remark["message"]): remark for remark in self.remarks}
         return ImportedDraft(document, tuple(told.values()))
 

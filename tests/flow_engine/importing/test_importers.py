@@ -160,6 +160,8 @@ class TestRetell:
         key = name.replace("/", "-")
         assert found.document["globalPrompt"] == f'It is {{{{ $tenant["{key}"] }}}}.'
         assert not any(lint_template(found.document["globalPrompt"], (), "/globalPrompt"))
+        (told,) = [each for each in found.draft.remarks if "of the tenant's data" in each["message"]]
+        assert f"texts read '{key}'" in told["message"]
 
     def test_an_agent_s_export_is_read_too(self) -> None:
         _, raw = known()["retell"]
