@@ -81,7 +81,7 @@ class Draft:
     settled: set[str] = field(default_factory=set[str])
     """What the original gives values to by itself: a model is told them, no condition sees them."""
     brought: dict[str, None] = field(default_factory=dict[str, None])
-    """What texts read of the tenant's data without a default, in the order in which they do."""
+    """What texts and conditions read of the tenant's data without a default."""
     remarks: list[Remark] = field(default_factory=list[Remark])
 
     def changed(self, place: Place, message: str) -> None:
@@ -247,6 +247,10 @@ class Draft:
             raise CorrectTheInput("original_invalid", "the file has no task", (nothing,))
         for source in self.tasks.values():
             self._tell_ways(source)
+            whens = (source.condition[0], *(way.when for way in source.ways.values()))
+            read = (each for when in filter(None, whens) for each in atoms(parse(when)))
+            names = (each.path[0] for each in read if isinstance(each, Reference) and each.root == "tenant")
+            self.brought |= dict.fromkeys(names)
         positions = {
             task.id: {"x": task.position[0], "y": task.position[1]}
             for task in self.tasks.values()
@@ -284,7 +288,7 @@ class Draft:
             self.changed((), f"the tools {tools} are expected at an MCP server {TOOLS!r}: give it an address")
         if self.brought:
             names = ", ".join(map(quoted, self.brought))
-            self.changed((), f"texts read {names} of the tenant's data: send it along with each contact")
+            self.changed((), f"{names} are read of the tenant's data: send them along with each contact")
         told = {(remark["pointer"], remark["message"]): remark for remark in self.remarks}
         return ImportedDraft(document, tuple(told.values()))
 
