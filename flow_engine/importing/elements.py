@@ -76,7 +76,8 @@ def condition_literal(value: str, kind: str) -> str:
 
 def identifier(text: str) -> str:
     """What stands for `text` where the engine takes an `_id`: 1 to 512 characters without `/`."""
-    return text.replace("/", "-")[:512] or "unnamed"
+    plain = text.replace("/", "-")[:512]
+    return plain if plain.strip() else "unnamed"
 
 
 def numbered(text: str, before: str) -> Iterator[str]:

@@ -116,11 +116,18 @@ class TestNames:
         found = identifier(text)
         assert 1 <= len(found) <= 512
         assert "/" not in found
+        assert found.strip()
         assert identifier(found) == found
 
     @pytest.mark.parametrize(
         "originals",
-        [("a/b", "a-b", "a-b-2"), ("a-b", "a/b"), ("x" * 513, "x" * 514, "x" * 512), ("unnamed", "")],
+        [
+            ("a/b", "a-b", "a-b-2"),
+            ("a-b", "a/b"),
+            ("x" * 513, "x" * 514, "x" * 512),
+            ("unnamed", ""),
+            ("unnamed", " "),
+        ],
     )
     def test_what_the_original_tells_apart_has_ids_of_its_own(self, originals: tuple[str, ...]) -> None:
         draft = Draft()
