@@ -1,7 +1,7 @@
 """A version with what several rules ask of it, each worked out once and only when asked for."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias, cast
 
@@ -138,6 +138,20 @@ class Inspection(VersionGraph):
         )
 
     @cached_property
+    def unwritten(self) -> Set[str]:
+        """Ids of the variables that only tools write, and that none which can be reached writes."""
+        written = [tool.written for task_id in self.reachable for tool in self._chosen[task_id]]
+        told = {v for each in written for v in each or ()}
+        by_tools = {v.id for v in self.version.variables if v.by_tools}
+        return set[str]() if None in written else by_tools - told
+
+    @cached_property
+    def _stored(self) -> VariableIndex:
+        """As `_specs`, but what never has a value is like an enum without members."""
+        specs = (replace(s, type="enum") if s.id in self.unwritten else s for s in self._specs)
+        return VariableIndex(specs)
+
+    @cached_property
     def _conditions(self) -> tuple[list[ReadCondition], list[LintFinding]]:
         """Those that say something, and what is wrong with the others."""
         read: list[ReadCondition] = []
@@ -246,7 +260,7 @@ class Inspection(VersionGraph):
         """With what is known when it is asked: the channel, the language, what the entered task requires. A
         requirement that can never have a value is a fault of its own."""
         if placed is None:
-            return review.can_hold(goals, self._specs, self._domains(self.version.channels), self._budget)
+            return review.can_hold(goals, self._stored, self._domains(self.version.channels), self._budget)
         entered = placed.target_id or (placed.task_id if placed.of == "task" else None)
         task = self.tasks.get(entered or placed.task_id or "")
         channels = [c for c in self.version.channels if not (task and task.channels) or c in task.channels]
@@ -255,9 +269,9 @@ class Inspection(VersionGraph):
             known = [
                 (syntax.Lone(language.Has(language.Reference("vars", (variable.id,)))), "true")
                 for _, variable in self.requirements(task)
-                if not self.never_stored(variable)
+                if not self.never_stored(variable) and variable.id not in self.unwritten
             ]
-        return review.can_hold([*goals, *known], self._specs, self._domains(channels), self._budget)
+        return review.can_hold([*goals, *known], self._stored, self._domains(channels), self._budget)
 
     def _domains(self, channels: Sequence[str]) -> Mapping[language.Reference, Sequence[str]]:
         domains = {
@@ -275,6 +289,13 @@ class Inspection(VersionGraph):
             return None
         reference = language.Reference("vars" if spec else cast("language.Root", root[1:]), tuple(path))
         return syntax.Comparison(reference, compared.sign, language.Constant(compared.constant))
+
+    def unwritten_told(self, tree: language.Tree) -> str:
+        """`; no tool …` where a condition reads what never has a value, empty for all else. One line."""
+        read = (atom for atom in language.atoms(tree) if isinstance(atom, language.Reference))
+        specs = (self._specs.resolve(atom.path[0]) for atom in read if atom.root == "vars")
+        names = {spec.name for spec in specs if spec is not None and spec.id in self.unwritten}
+        return f"; no tool that is selected writes {listed(names)}" if names else ""
 
     def members_told(self, operand: language.Operand) -> str:
         """`; it has …` for what has a few values only, empty for all else. One line."""

@@ -22,12 +22,13 @@ def faults(inspection: Inspection) -> Findings:
 def never_and_always(inspection: Inspection) -> Findings:
     for condition in inspection.read_conditions:
         what = f"{quoted(condition.placed.when)} {_where(inspection, condition)}"
+        why = inspection.unwritten_told(condition.tree)
         if not inspection.can_hold(condition):
-            yield LintFinding(condition.placed.pointer, "condition_never_true", f"no values make {what} true")
+            reason = f"no values make {what} true{why}"
+            yield LintFinding(condition.placed.pointer, "condition_never_true", reason)
         elif not inspection.can_fail(condition):
-            yield LintFinding(
-                condition.placed.pointer, "condition_always_true", f"whatever the values are, {what} is true"
-            )
+            reason = f"whatever the values are, {what} is true{why}"
+            yield LintFinding(condition.placed.pointer, "condition_always_true", reason)
 
 
 def parts_never_true(inspection: Inspection) -> Findings:
@@ -42,7 +43,8 @@ def parts_never_true(inspection: Inspection) -> Findings:
                     "comparison_never_true",
                     f"no values make {quoted(language.text_of(part))} true, which "
                     f"{quoted(condition.placed.when)} {_where(inspection, condition)} asks"
-                    f"{inspection.members_told(language.operands_of(part)[0])}",
+                    f"{inspection.members_told(language.operands_of(part)[0])}"
+                    f"{inspection.unwritten_told(part)}",
                 )
 
 

@@ -997,3 +997,30 @@ def _(raw: JsonObject) -> None:
 def _given(raw: JsonObject, name: str) -> None:
     chosen = raw["tasks"][BOOKING]["mcpToolSelection"][0]["selectedTools"][0]
     chosen["toolParameters"] += tool("book", **{name: ("fixed", "7")})["toolParameters"]
+
+
+@case(
+    "condition_never_true",
+    "/tasks/1/entryCondition/when",
+    good=lambda raw: _voucher_of(raw, "vars.voucher.sum > 5", writes=["voucher"]),
+)
+def _(raw: JsonObject) -> None:
+    """What only tools write, and none of those that can be reached."""
+    _voucher_of(raw, "vars.voucher.sum > 5", writes=[])
+
+
+@case(
+    "comparison_never_true",
+    "/tasks/1/entryCondition/when",
+    good=lambda raw: _voucher_of(raw, "has(vars.voucher) or vars.size == 'S'", writes=["voucher"]),
+)
+def _(raw: JsonObject) -> None:
+    _voucher_of(raw, "has(vars.voucher) or vars.size == 'S'", writes=[])
+
+
+def _voucher_of(raw: JsonObject, when: str, *, writes: list[str]) -> None:
+    raw["variables"].append({"_id": "voucher", "name": "voucher", "type": "custom"})
+    raw["tasks"][BOOKING]["entryCondition"] = {"when": when}
+    for task_number, written in ((WELCOME, ["service"]), (BOOKING, writes)):
+        chosen = raw["tasks"][task_number]["mcpToolSelection"][0]["selectedTools"][0]
+        chosen["writes"] = written

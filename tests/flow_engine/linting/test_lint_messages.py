@@ -217,6 +217,10 @@ REASONS: Mapping[str, Sequence[str]] = {
             "no values make \"vars.size == 'XL' or vars.day > '2026-02-01' and vars.day <…\" before "
             "'booking' true"
         ),
+        (
+            "no values make 'vars.voucher.sum > 5' before 'booking' true; no tool that is selected writes "
+            "'voucher'"
+        ),
     ],
     "condition_always_true": [
         "whatever the values are, 'has(vars.service)' before 'booking' is true",
