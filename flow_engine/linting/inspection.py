@@ -33,26 +33,16 @@ class PlacedTemplate:
 
 
 class ToolParameterUse(NamedTuple):
-    """A parameter of a tool that a task selects. `place` has the numbers of the task, the selection, the tool
-    and the parameter; `variable` is the one that the value comes from, None for fixed values, prompts and
-    unknown variables.
+    """A parameter of a tool that a task selects. `pointer` is where what is assigned to it stands, RFC 6901;
+    `variable` the one that the value comes from, None for fixed values, prompts and unknown variables.
     """
 
-    place: tuple[int, int, int, int]
+    pointer: str
     task_id: str
     server: str
     tool: str
     parameter: documents.McpToolParameter
     variable: documents.Variable | None
-
-    @property
-    def pointer(self) -> str:
-        """Where what is assigned to it stands: an RFC 6901 pointer."""
-        task, selection, tool, parameter = self.place
-        return (
-            f"/tasks/{task}/mcpToolSelection/{selection}/selectedTools/{tool}"
-            f"/toolParameters/{parameter}/assignmentValue"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +327,7 @@ class Inspection(VersionGraph):
         """Every parameter of every selected tool, in the order of the document."""
         return tuple(
             ToolParameterUse(
-                (number, s, t, p),
+                self.place_of(parameter, "assignmentValue"),
                 task.id,
                 selection.mcp_server_name,
                 tool.tool_name,
@@ -346,10 +336,10 @@ class Inspection(VersionGraph):
                 if parameter.assignment_strategy == "variable"
                 else None,
             )
-            for number, task in enumerate(self.version.tasks)
-            for s, selection in enumerate(task.mcp_tool_selection)
-            for t, tool in enumerate(selection.selected_tools)
-            for p, parameter in enumerate(tool.tool_parameters)
+            for task in self.version.tasks
+            for selection in task.mcp_tool_selection
+            for tool in selection.selected_tools
+            for parameter in tool.tool_parameters
         )
 
     @cached_property

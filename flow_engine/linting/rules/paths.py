@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from flow_engine.documents import Task
+from flow_engine.documents import McpToolParametersMap, Task
 from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
@@ -336,12 +336,10 @@ def _reasons(inspection: Inspection, task: Task, arrival: Arrival) -> Iterator[t
 
 def result_paths(inspection: Inspection) -> Findings:
     """Errors."""
-    for number, task in enumerate(inspection.version.tasks):
-        for s, selection in enumerate(task.mcp_tool_selection):
-            for t, tool in enumerate(selection.selected_tools):
-                for var_id, path in tool.result_mapping.items():
-                    at = ("mcpToolSelection", s, "selectedTools", t, "resultMapping", var_id)
-                    yield from path_faults(pointer("tasks", number, *at), path)
+    for part in inspection.objects:
+        if isinstance(part, McpToolParametersMap):
+            for var_id, path in part.result_mapping.items():
+                yield from path_faults(inspection.place_of(part, "resultMapping", var_id), path)
 
 
 def _written(inspection: Inspection, arrival: Arrival) -> int:
