@@ -5,9 +5,9 @@ call the same tool agree with one another.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from flow_engine.documents import Variable
+from flow_engine.documents import Document, McpToolParametersMap, McpToolSelection, Task, Variable
 from flow_engine.documents.findings import listed, quoted
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
@@ -104,31 +104,21 @@ def filled_by_agents(inspection: Inspection) -> Findings:
 
 def repeated(inspection: Inspection) -> Findings:
     """Parameters of a tool or of a task, and tools of a task, that another entry hides."""
-    for number, task in enumerate(inspection.version.tasks):
-        place = pointer("tasks", number)
-        yield from _again(
-            (f"{place}/transitionParameters/{n}", each.variable_id)
-            for n, each in enumerate(task.transition_parameters)
-        )
-        for s, selection in enumerate(task.mcp_tool_selection):
-            at = f"{place}/mcpToolSelection/{s}/selectedTools"
-            yield from _again(
-                (f"{at}/{t}", tool.tool_name)
-                for t, tool in enumerate(selection.selected_tools)
-                if tool.when is None
-            )
-            for t, tool in enumerate(selection.selected_tools):
-                yield from _again(
-                    (f"{at}/{t}/toolParameters/{p}", each.parameter_name)
-                    for p, each in enumerate(tool.tool_parameters)
-                )
-
-
-def _again(entries: Iterable[tuple[str, str]]) -> Findings:
-    first: dict[str, str] = {}
-    for place, name in entries:
-        if (earlier := first.setdefault(name, place)) != place:
-            yield LintFinding(place, "parameter_repeated", f"{quoted(name)} stands at {earlier} already")
+    for part in inspection.objects:
+        match part:
+            case Task():
+                named = [(each, each.variable_id) for each in part.transition_parameters]
+            case McpToolSelection():
+                named = [(tool, tool.tool_name) for tool in part.selected_tools if tool.when is None]
+            case McpToolParametersMap():
+                named = [(each, each.parameter_name) for each in part.tool_parameters]
+            case _:
+                continue
+        first: dict[str, Document] = {}
+        for each, name in named:
+            if (earlier := first.setdefault(name, each)) is not each:
+                reason = f"{quoted(name)} stands at {inspection.place_of(earlier)} already"
+                yield LintFinding(inspection.place_of(each), "parameter_repeated", reason)
 
 
 def unused_servers_and_tools(inspection: Inspection) -> Findings:
