@@ -15,6 +15,7 @@ from flow_engine.documents.media import (
     BaseSttConfig,
     BaseTtsConfig,
     CourtesyMessageRandomParams,
+    LlmConfig,
     LocalizedText,
 )
 from flow_engine.documents.model import (
@@ -59,6 +60,7 @@ __all__ = [
     "Document",
     "DocumentLimits",
     "FlowVersion",
+    "LlmConfig",
     "LocalizedText",
     "McpToolParameter",
     "McpToolParametersMap",

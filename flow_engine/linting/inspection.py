@@ -25,6 +25,17 @@ MANY_PARTS = 3_000
 """Parts of conditions and templates beyond which it is not asked whether each can be true."""
 
 
+_RENDERED: Mapping[type[documents.Document], tuple[str, ...]] = {
+    documents.FlowVersion: ("global_prompt",),
+    documents.BaseSttConfig: ("provider",),
+    documents.BaseTtsConfig: ("provider", "voice"),
+    documents.LlmConfig: ("model",),
+    documents.Task: ("prompt", "description"),
+}
+"""By their kind: the attributes of objects that are templates."""
+_PROSE = (documents.FlowVersion, documents.Task)
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedTemplate:
     pointer: str
@@ -305,21 +316,16 @@ class Inspection(VersionGraph):
     def templates(self) -> tuple[PlacedTemplate, ...]:
         """Everything that is rendered, with its place: prompts, descriptions, providers, voices, models.
         Places are RFC 6901 pointers. What cannot be compiled has its problems, nothing is raised."""
-        sources = [("/globalPrompt", self.version.global_prompt)]
-        for number, task in enumerate(self.version.tasks):
-            sources.append((pointer("tasks", number, "prompt"), task.prompt))
-            sources.append((pointer("tasks", number, "description"), task.description))
-        for place, config in self.speech():
-            if is_template(config.provider):  # without a tag these are passed on as they are
-                sources.append((f"{place}/provider", config.provider))
-            if isinstance(config, documents.BaseTtsConfig) and is_template(config.voice):
-                sources.append((f"{place}/voice", config.voice))
-        media = self.version.media_config
-        for channels, llm in (("audio", media.audio.llm), ("text", media.text.llm)):
-            if llm is not None and llm.model and is_template(llm.model):
-                sources.append((pointer("mediaConfig", channels, "llm", "model"), llm.model))
+        texts = (
+            (self.place_of(part, property_name(name)), getattr(part, name), isinstance(part, _PROSE))
+            for part in self.objects
+            for name in _RENDERED.get(type(part), ())
+        )
         return tuple(
-            PlacedTemplate(place, source, compile_template(source, lenient=True)) for place, source in sources
+            PlacedTemplate(place, text, compile_template(text, lenient=True))
+            for place, text, prose in texts
+            # without a tag the settings of voices and models are passed on as they are
+            if text is not None and (prose or is_template(text))
         )
 
     @cached_property
@@ -374,19 +380,6 @@ class Inspection(VersionGraph):
     def place_of(self, part: documents.Document, *below: str) -> str:
         """Of one of the objects, or of what is below it: an RFC 6901 pointer."""
         return pointer(*self._places[id(part)], *below)
-
-    def speech(self) -> Iterator[tuple[str, documents.BaseSttConfig | documents.BaseTtsConfig]]:
-        """The settings of recognisers and voices, each with its RFC 6901 pointer."""
-        audio = self.version.media_config.audio
-        for kind, config in (("stt", audio.stt), ("tts", audio.tts)):
-            if config is None:
-                continue
-            place = pointer("mediaConfig", "audio", kind)
-            yield f"{place}/default", config.default
-            yield f"{place}/fallback", config.fallback
-            for number, entry in enumerate(config.language_custom_config or ()):
-                if entry.config is not None:
-                    yield f"{place}/languageCustomConfig/{number}/config", entry.config
 
 
 _Parts: TypeAlias = (
