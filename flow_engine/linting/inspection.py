@@ -258,8 +258,9 @@ class Inspection(VersionGraph):
         return review.can_hold(goals, self._specs, {}, self._budget)
 
     def _possible(self, goals: Sequence[review.Goal], placed: documents.PlacedCondition | None) -> bool:
-        """With what is known when it is asked: the channel, the language, what the entered task requires. A
-        requirement that can never have a value is a fault of its own."""
+        """With what is known when it is asked: the channel, the language, what the entered task requires, and
+        that the task which is left was entered. A requirement that can never have a value is a fault of its
+        own."""
         if placed is None:
             return review.can_hold(goals, self._stored, self._domains(self.version.channels), self._budget)
         entered = placed.target_id or (placed.task_id if placed.of == "task" else None)
@@ -272,6 +273,9 @@ class Inspection(VersionGraph):
                 for _, variable in self.requirements(task)
                 if not self.never_stored(variable) and variable.id not in self.unwritten
             ]
+        if placed.of != "task" and placed.task_id is not None:
+            count = language.Count("entries", placed.task_id)
+            known.append((syntax.Comparison(count, ">=", language.Constant(1)), "true"))
         return review.can_hold([*goals, *known], self._stored, self._domains(channels), self._budget)
 
     def _domains(self, channels: Sequence[str]) -> Mapping[language.Reference, Sequence[str]]:

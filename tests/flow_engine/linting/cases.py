@@ -1024,3 +1024,26 @@ def _voucher_of(raw: JsonObject, when: str, *, writes: list[str]) -> None:
     for task_number, written in ((WELCOME, ["service"]), (BOOKING, writes)):
         chosen = raw["tasks"][task_number]["mcpToolSelection"][0]["selectedTools"][0]
         chosen["writes"] = written
+
+
+@case(
+    "condition_never_true",
+    "/tasks/1/connectionConditions/operator/when",
+    good=lambda raw: _left_when(raw, "entries('booking') < 2 and entries('operator') < 1"),
+)
+def _(raw: JsonObject) -> None:
+    """Who leaves a task has entered it."""
+    _left_when(raw, "entries('booking') < 1")
+
+
+@case(
+    "condition_always_true",
+    "/tasks/1/connectionConditions/operator/when",
+    good=lambda raw: _left_when(raw, "entries('booking') > 1"),
+)
+def _(raw: JsonObject) -> None:
+    _left_when(raw, "entries('booking') >= 1")
+
+
+def _left_when(raw: JsonObject, when: str) -> None:
+    raw["tasks"][BOOKING]["connectionConditions"] = {"operator": {"when": when}}
