@@ -22,12 +22,14 @@ import msgspec
 import orjson
 
 from flow_engine import values
-from flow_engine.documents.findings import nearest, quoted
+from flow_engine.documents.findings import listed, nearest, quoted
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, pointer
 from flow_engine.values import JsonValue
 
 MINER = "convMiner"
 _MINER = MINER.lower()
+NAMES_COMPARED = 3_000
+"""Names that the unknown ones of a batch are held against; telling how alike two are takes long."""
 
 
 class ValueDescription(msgspec.Struct, frozen=True):
@@ -189,6 +191,7 @@ def prepare_tool_writes(
     judged_only = False
     entries: dict[str, MemoryEntry] = {}
     first_at: dict[str, int] = {}
+    compared = 0
     if not writes:
         findings.append(Finding("", "batch_empty", "accepted is a list of at least one entry"))
     for at, write in enumerate(writes):
@@ -199,9 +202,13 @@ def prepare_tool_writes(
             findings.extend(_breaches_of_sender(at, write, contacts))
         spec = specs.resolve(write.var)
         if spec is None:
-            known = nearest(write.var, [spec.name for spec in specs])
-            unknown = f"there is no variable {quoted(write.var)}; {known}"
-            findings.append(_finding(at, "varId", "variable_unknown", unknown))
+            names = [spec.name for spec in specs]
+            compared += len(names)
+            told = (
+                nearest(write.var, names) if compared <= NAMES_COMPARED else f"accepted are {listed(names)}"
+            )
+            message = f"there is no variable {quoted(write.var)}; {told}"
+            findings.append(_finding(at, "varId", "variable_unknown", message))
             continue
         if first_at.setdefault(spec.id, at) != at:
             other = f"variable {spec.name!r} is already in entry {first_at[spec.id]} of this batch"

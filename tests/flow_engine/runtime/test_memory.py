@@ -190,6 +190,17 @@ class TestToolWrites:
             "there is no variable 'nowhere'; accepted are 'date', 'phone', 'size', 'visit'"
         )
 
+    def test_a_thousand_unknown_names_in_a_large_flow_are_told_in_a_moment(self) -> None:
+        specs = VariableIndex(VariableSpec(f"v{n}", f"of customer {n}", "string") for n in range(1_000))
+        batch = [write(f"of custommer {n}", "x") for n in range(1_000)]
+        began = time.process_time()
+        with pytest.raises(CorrectTheInput) as raised:
+            prepare_tool_writes(batch, specs=specs, contacts={"c1"}, now=NOW)
+        assert time.process_time() - began < 5
+        first, *_, last = raised.value.findings  # F19
+        assert first.message.startswith("there is no variable 'of custommer 0'; nearest are 'of customer 0'")
+        assert last.message.endswith("'of customer 114', 'of customer 115' and 980 more")
+
     @pytest.mark.parametrize("author", ["convMiner", " convminer ", "CONVMINER"])
     def test_no_tool_can_pass_for_the_miner(self, author: str) -> None:
         assert findings(write("v2", 1, updated_by=author)) == [("/0/updatedBy", "updated_by_reserved")]  # F19
