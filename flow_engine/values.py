@@ -395,7 +395,8 @@ def canonical_email(value: JsonValue) -> str:
     text = value.strip() if isinstance(value, str) else ""
     local, _, domain = text.removeprefix("mailto:").rpartition("@")
     try:
-        domain = domain.lower().encode("idna").decode("ascii")
+        # Nothing beyond it can be one, and telling so by its letters takes seconds.
+        domain = domain.lower().encode("idna").decode("ascii") if len(domain) < 254 else ""
     except UnicodeError:
         domain = ""
     if not (_LOCAL_PART.fullmatch(local) and _DOMAIN.fullmatch(domain) and len(local) + len(domain) < 254):
