@@ -32,6 +32,8 @@ MOST_AT_ONCE: Final = 64
 """Values that one text is searched for. A text in which more may stand is masked as a whole."""
 DEEPEST: Final = 200
 """Levels of JSON that are looked into; what lies deeper is masked as a whole."""
+LONGEST_NUMBER: Final = 100
+"""Characters of a value that is looked for digit by digit; a longer one is a word like any other."""
 PHONE_TAIL: Final = 8
 """Digits by which a phone number is known again, with or without its prefix."""
 
@@ -110,7 +112,9 @@ class Secrets:
         """The same with masks in it."""
         if not self._marked:
             return text
-        found = [each for mark in self._marked.keys() & _marks_in(text) for each in self._marked[mark]]
+        marked = [each for mark in self._marked.keys() & _marks_in(text) for each in self._marked[mark]]
+        # A text that is shorter quotes no value but a number, which may be written closer.
+        found = [each for each in marked if len(each) <= max(len(text), LONGEST_NUMBER)]
         if not found:
             return text
         if len(found) > MOST_AT_ONCE:
@@ -154,9 +158,13 @@ def _texts(value: JsonValue) -> Iterator[str]:
             yield str(part).lower() if isinstance(part, bool) else repr(part)
 
 
+def _is_number(value: str) -> bool:
+    return len(value) <= LONGEST_NUMBER and _NUMBER_LIKE.fullmatch(value) is not None
+
+
 def _marks_of(value: str) -> list[str]:
     """Of these a text has all that quotes the value; none for a value without letters and digits."""
-    if _NUMBER_LIKE.fullmatch(value):
+    if _is_number(value):
         return ["".join(filter(str.isdigit, value))[-PHONE_TAIL:]]
     return _WORD.findall(_folded(value))
 
@@ -184,7 +192,7 @@ def _search(texts: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _quoted(text: str) -> str:
-    if _NUMBER_LIKE.fullmatch(text):
+    if _is_number(text):
         digits = [character for character in text if character.isdigit()]
         prefix = ""
         if text.startswith("+") and len(digits) > PHONE_TAIL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -156,6 +157,21 @@ class TestValues:
             assert known.text(f"it is the secret value of {number:04}") == "it is [hidden]"
         assert known.text("06 0007 1234") == "[hidden]"
         assert max(searched) <= 8
+
+    def test_a_long_value_is_looked_for_in_texts_that_have_room_for_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        report = "needlitis " * 6_000
+        known = secrets(report)
+        assert known.text(f"quoted: {report.upper()}!") == "quoted: [hidden identity] !"
+        monkeypatch.setattr(masking, "_search", None)
+        assert known.text("needlitis of the knee") == "needlitis of the knee"
+
+    def test_a_value_of_many_digits_is_found_in_a_moment(self) -> None:
+        began = time.process_time()
+        assert secrets("7" * 30_000).text(f"it is {'7' * 30_000}.") == "it is [hidden identity]."
+        assert time.process_time() - began < 3
+        assert secrets("7" * 100).text(f"it is {'7 ' * 100}") == "it is [hidden identity] "
 
     def test_a_text_in_which_too_many_may_stand_is_masked_as_a_whole(self) -> None:
         spec = VariableSpec("v", "v", "string", sensitive="health")
