@@ -267,9 +267,9 @@ def _history_lines(inputs: PromptInput) -> Iterator[str]:
             channel=contact.channel,
             resume=as_data(inputs.without_secrets(contact.resume)),
         )
-        for contact in contacts
+        for contact in contacts[-HISTORY_LINES:]
     ]
-    if len(lines) <= HISTORY_LINES and sum(len(line) + 1 for line in lines) <= HISTORY_CHARACTERS:
+    if len(lines) == len(contacts) and sum(len(line) + 1 for line in lines) <= HISTORY_CHARACTERS:
         yield from lines
         return
     shown, room = 0, HISTORY_CHARACTERS - HISTORY_REST_CHARACTERS

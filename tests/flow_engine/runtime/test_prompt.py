@@ -15,7 +15,7 @@ from msgspec import structs
 from flow_engine.masking import Secrets
 from flow_engine.runtime.agent_data import prompt_input
 from flow_engine.runtime.memory import PreviousContact
-from flow_engine.runtime.prompt import Prompt
+from flow_engine.runtime.prompt import Composer, Prompt
 from flow_engine.runtime.times import tenant_zone
 from flow_engine.values import VariableSpec
 from flow_engine.vocabulary import Channel
@@ -172,6 +172,23 @@ class TestStablePrefix:
         talk.load(previous_contacts=(PreviousContact(NOW, "phone", "Called."),))
         hashes.append(talk.prompt().prefix_hash)
         assert len(set(hashes)) == 4  # F24
+
+    def test_of_many_contacts_those_are_made_ready_that_it_tells(self, prompts: FileSystemPrompts) -> None:
+        class Counting(Secrets):
+            looked_at = 0
+
+            def text(self, text: str) -> str:
+                self.looked_at += 1
+                return super().text(text)
+
+        talk = Conversation(prompts, document())
+        contacts = (PreviousContact(NOW + timedelta(days=n), "phone", f"Call {n}.") for n in range(1_000))
+        talk.load(previous_contacts=tuple(contacts))
+        secrets = Counting(())
+        prefix = Composer().compose(structs.replace(prompt_input(talk.runner()), secrets=secrets)).prefix
+        assert "«Call 980.»" not in prefix
+        assert all(f"«Call {n}.»" in prefix for n in range(981, 1_000))  # F24
+        assert secrets.looked_at <= 50
 
     def test_another_contact_on_the_same_channel_leaves_it(self, prompts: FileSystemPrompts) -> None:
         talk = Conversation(prompts, document())
