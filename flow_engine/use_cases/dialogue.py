@@ -263,7 +263,7 @@ class DialogueService:
             entries = prepare_tool_writes(
                 writes,
                 specs=runner.flow.variables,
-                contacts=runner.session.contacts.keys(),
+                contacts=runner.session.own_contacts.keys(),
                 now=runner.now,
                 default_region=region_of(runner.session.language),
                 timezone=tenant_zone(runner.tenant),

@@ -169,6 +169,16 @@ class TestRefusing:
             await scene.started()
             assert (await put(scene, body)).status_code == status  # F19
 
+    async def test_what_a_tool_found_for_a_contact_before_the_conversation_began_anew_is_refused(
+        self,
+    ) -> None:
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            await scene.started(contactId="call-2")
+            reply = await scene.write(entry("var_string", "of the first caller"))
+            assert (reply.status_code, reply.json()["errors"][0]["code"]) == (422, "contact_unknown")  # F19
+            await scene.written(entry("var_string", "of the second", contactId="call-2"))
+
     async def test_an_unknown_conversation_is_404_and_a_closed_one_409(self) -> None:
         async with open_scene(clinic()) as scene:
             assert (await scene.write(entry("size", "S"))).status_code == 404  # F32
