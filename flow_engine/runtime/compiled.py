@@ -164,7 +164,7 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
             task.id
             for task in version.tasks
             if any(spec.sensitive and spec.type != "custom" for spec in variables)
-            and miner_settings(version, task).get("enabled") is not False
+            and reads_along(version, task)
         ),
         ageing={spec.id: spec for spec in variables if spec.fresh_for is not None},
         contested={spec.id: spec for spec in variables if spec.precedence is not None},
@@ -181,6 +181,11 @@ def miner_settings(version: FlowVersion, task: Task) -> Mapping[str, object]:
         if fields.get("name") == MINER:
             merged |= fields
     return {name: merged[name] for name, (_, fits) in MINER_SETTINGS.items() if fits(merged.get(name))}
+
+
+def reads_along(version: FlowVersion, task: Task) -> bool:
+    """Whether the dialogue of a task is read for values."""
+    return miner_settings(version, task).get("enabled") is not False
 
 
 def _writers_of(version: FlowVersion) -> dict[str, Writers]:

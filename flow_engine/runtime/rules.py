@@ -24,7 +24,7 @@ import msgspec
 
 from flow_engine.conditions.evaluation import Condition, Explanation, Facts
 from flow_engine.errors import CorrectTheInput, Finding
-from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
+from flow_engine.runtime.compiled import CompiledFlow, TaskPlan, reads_along
 from flow_engine.runtime.memory import MINER, MemoryEntry
 from flow_engine.vocabulary import BACK
 
@@ -42,7 +42,7 @@ RefusalCode = Literal[
 
 @dataclass(frozen=True, slots=True)
 class MissingVariable:
-    """`fillable_by`: `convMiner` when the dialogue can fill it, and the tools of the current task that can.
+    """`fillable_by`: `convMiner` when the dialogue of the current task can fill it, and its tools that can.
     `fillable_in`: all tasks whose tools can fill it, with these tools; the nearest first."""
 
     var_id: str
@@ -219,9 +219,7 @@ def _why_not(
     flow: CompiledFlow, current: TaskPlan, name: str, target: TaskPlan | None, guard: TaskGuard
 ) -> TaskRefusal | None:
     """By rules 1 to 5, of a task that may be left."""
-    names = (
-        ", ".join(repr(reachable.task.name) for reachable in reachable_tasks(flow, current, guard)) or "none"
-    )
+    names = ", ".join(repr(task.name) for task in connected_on(guard.channel, flow, current)) or "none"
     if target is None:
         if name == BACK:
             reason = f"task {current.name!r} was not entered as a digression; reachable tasks: {names}"
@@ -239,14 +237,14 @@ def _why_not(
     if missing:
         specs = {spec.id: spec for spec in flow.variables}  # each is there: refused at the save (F9)
         tools = [t for chosen in current.document.mcp_tool_selection for t in chosen.selected_tools]
-        near = _by_distance(flow, current)
+        near, mined = _by_distance(flow, current), reads_along(flow.document, current.document)
         described = tuple(
             MissingVariable(
                 spec.id,
                 spec.name,
                 spec.type,
                 (
-                    *(() if spec.by_tools else (MINER,)),
+                    *((MINER,) if mined and not spec.by_tools else ()),
                     *(tool.tool_name for tool in tools if tool.may_write(spec.id)),
                 ),
                 tuple(

@@ -109,6 +109,19 @@ async def test_a_refusal_names_every_task_with_a_tool_that_can_the_nearest_first
         ]
 
 
+async def test_where_nobody_reads_along_the_dialogue_fills_nothing() -> None:  # F12
+    tasks = [
+        aio_task("desk", connectedTasks=["quiet", "done"]),
+        aio_task("quiet", connectedTasks=["done"], aiHelpers=[{"name": "convMiner", "enabled": False}]),
+        aio_task("done", transitionParameters=needs("var_string")),
+    ]
+    async with open_scene(minimal_version(tasks=tasks, firstTask="desk")) as scene:
+        await scene.started()
+        assert (await scene.change("done")).json()["missing"][0]["fillableBy"] == ["convMiner"]
+        await scene.changed("quiet")
+        assert (await scene.change("done")).json()["missing"][0]["fillableBy"] == []
+
+
 _NAMES = "abcd"
 _EDGES = st.fixed_dictionaries(
     {n: st.sets(st.sampled_from(_NAMES)).map(lambda s: tuple(sorted(s))) for n in _NAMES}
