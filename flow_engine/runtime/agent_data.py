@@ -261,11 +261,9 @@ _TRUTHS: Mapping[bool | None, replies.TruthName] = {True: "true", False: "false"
 
 def _media(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
     """Members of the reply's object."""
-    flow, session, platform = runner.flow, runner.session, runner.platform
-    channel = session.latest_contact.channel
-    data, campaign_id = session.latest_contact.data, session.campaign_id
-    known = flow, runner.task, campaign_id, data, runner.shown_memory, runner.tenant
-    seen = values_read(fixed.media_reads, *known)
+    flow, platform, (session, memory, tenant) = runner.flow, runner.platform, runner.shown_to_templates()
+    channel, data = session.latest_contact.channel, session.latest_contact.data
+    seen = values_read(fixed.media_reads, flow, runner.task, session.campaign_id, data, memory, tenant)
     key = (flow.content_hash, channel, session.language, seen)
     text = platform.media_texts.get(key)
     if text is None:

@@ -9,6 +9,7 @@ from msgspec import structs
 from flow_engine.conditions.evaluation import Facts
 from flow_engine.documents import Checkpoint, ClosureConfig
 from flow_engine.errors import LookElsewhere, ReloadAndDecide
+from flow_engine.json_values import as_object
 from flow_engine.masking import SHORTEST, Secrets
 from flow_engine.ports.dialogue import ConversationHead, ConversationRef, DialogueTurn, Fork
 from flow_engine.ports.jobs import DueJob, Job, JobKind
@@ -217,8 +218,18 @@ class ConversationState:
             return self.holds(checkpoint.when)
         return all(self.holds(c.when) for c in self.flow.document.checkpoints if c.id == checkpoint.id)
 
+    def shown_to_templates(self) -> tuple[Session, Mapping[str, MemoryEntry], Mapping[str, object]]:
+        """Session, memory and tenant as templates see them: with masks, also in what the data of the contact
+        and the tenant quote."""
+        session, tenant, secrets = self.session, self.tenant, self.secrets()
+        if secrets is not None:
+            contact, tenant = session.latest_contact, as_object(secrets.json(tenant))
+            contact = structs.replace(contact, data=as_object(secrets.json(contact.data)))
+            session = structs.replace(session, contacts={"": contact}, active_contact_id="")
+        return session, self.shown_memory, tenant
+
     def template_scope(self) -> TemplateScope:
-        return scope_of(self.flow, self.task, self.session, self.shown_memory, self.tenant)
+        return scope_of(self.flow, self.task, *self.shown_to_templates())
 
     def remembered(self, contact: Contact) -> str | None:
         """The summary that was written of an ended contact, if one was. None where none was written."""

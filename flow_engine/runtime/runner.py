@@ -433,8 +433,7 @@ class ConversationalFlowRunner(HumanPart):
     def _rendered(self, task_id: str, entry: Mapping[str, object]) -> TaskEntry:
         """The entry of a task with every template of it, the task's own facts in scope."""
         task = self.flow.tasks[task_id]
-        known = self.flow, task, self.session, self.shown_memory, self.tenant
-        texts, whole = self.platform.texts.of(*known)
+        texts, whole = self.platform.texts.of(self.flow, task, *self.shown_to_templates())
         self.whole = self.whole and whole
         return structs.replace(self.session.task, task_id=task_id, **entry, **texts)
 

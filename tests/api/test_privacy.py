@@ -362,6 +362,21 @@ async def test_card_numbers_are_masked_before_anything_is_kept(scene: Scene) -> 
     assert event["body"] == "My card is [hidden card], exp 12/29"
 
 
+async def test_what_templates_quote_of_contact_and_tenant_is_masked() -> None:  # journal: sensitive
+    raw = document()
+    raw["globalPrompt"] = "{{ $contact.callerId }} of {{ $tenant.line }}, {{ $contact.name }}"
+    raw["tasks"][1]["transitionParameters"] = []
+    raw["mediaConfig"]["text"]["llm"] = {"provider": "openai", "model": "m-{{ $contact.callerId }}"}
+    known = {"contact": {"callerId": NEEDLES["phone"], "name": "Ada"}, "tenant": {"line": "0039 347 1234567"}}
+    async with open_scene(raw, answers={HANDLER: [OutboundReply(200, b"false")]}) as scene:
+        started = await scene.started(**known, channel="chat")
+        assert f"{NEEDLES['phone']} of 0039 347 1234567, Ada" in started["prompt"]
+        await scene.written(entry("phone", NEEDLES["phone"]))
+        changed = await scene.changed("visit")
+        assert "[hidden] of [hidden], Ada" in changed["prompt"]
+        assert changed["llm"]["model"] == "m-[hidden]"
+
+
 async def test_nobody_is_told_that_the_dialogue_fills_a_card_variable() -> None:  # journal: sensitive
     raw = document()
     raw["tasks"][1] |= {"transitionParameters": needs("card", "code"), "mcpToolSelection": []}
