@@ -150,10 +150,12 @@ class KeptJournal:
     async def remove(self, conversation: ConversationRef) -> None:
         """Nothing of it and of its forks is left in the archive, and nothing of what it was until now comes
         back."""
-        for fork in await self._archive.forks(conversation):
-            if fork != conversation.conversation_id:
-                await self.remove(ConversationRef(conversation.tenant_id, fork))
-        await self._archive.remove(conversation, removed_at=self._clock.now())
+        found = [conversation]
+        for each in found:  # which grows by what was forked from each
+            forks = [ConversationRef(each.tenant_id, id) for id in await self._archive.forks(each)]
+            found += [fork for fork in forks if fork not in found]
+        for each in reversed(found):
+            await self._archive.remove(each, removed_at=self._clock.now())
 
     async def archive(self, job: Job) -> None:
         """Handler of `archive` jobs. Of a conversation that is not stored any more it does nothing."""

@@ -199,7 +199,7 @@ async def test_what_is_archived_leaves_redis_and_is_told_as_before(scene: Scene)
 async def test_one_that_begins_anew_goes_on_with_it(scene: Scene) -> None:
     before = await ended(scene)
     await scene.started(contactId="call-2")
-    await scene.written(entry("var_string", "derma"))
+    await scene.written(entry("var_string", "derma", contactId="call-2"))
     assert [number for number, _ in await stored_journal(scene)] == [b"6-0", b"7-0"]
     assert await seqs(scene) == [1, 2, 3, 4, 5, 6, 7]
     assert (await get(scene, "/at/5")).json() == before["/at/5"]
@@ -358,6 +358,24 @@ class TestErasure:
         assert (await scene.http.delete(path, headers=key)).content == receipt.content
         for part in PARTS:
             assert (await get(scene, part)).status_code == 404, part
+
+    async def test_a_fork_of_a_fork_under_the_first_ones_id_goes_along(self) -> None:  # put-right 18
+        async with open_scene(clinic(), journal_days=1) as scene:
+            await scene.started()
+            for original, fork in (("conv-1", "other"), ("other", "conv-1")):
+                await scene.end(conversationId=original)
+                await worked(scene)
+                await forget(scene, original)
+                scene.clock.advance(hours=12)
+                path, order = f"/v1/conversations/{original}/fork", {"atRevision": 1, "conversationId": fork}
+                assert (await scene.post(path, order)).status_code == 201
+                scene.clock.advance(hours=13 if fork == "other" else 0)  # the original's term is over
+                await scene.work()
+            await scene.end()
+            await worked(scene)
+            assert sorted(row[0] for row in await archived(scene)) == ["conv-1", "other"]
+            assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
+            assert await archived(scene) == []
 
     async def test_forks_go_along_and_the_id_can_be_used_again(self, scene: Scene) -> None:
         await ended(scene)
