@@ -157,11 +157,12 @@ class Forks:
                 told.clear()
             if entry.input["op"] == "handle-utterance":
                 told.append(_turn(entry, language))
+        contacts = own.own_contacts
         state = replace(
             then,
             session=own,
             mining=then.mining.model_copy(update={"rollout": None, "rollback_told": None}),
-            turns=tuple(turn for turn in told if turn.contact_id in own.own_contacts),
+            turns=tuple(turn for turn in told if turn.contact_id in contacts),
         )
         return state, tag
 
