@@ -139,6 +139,8 @@ class BackgroundWork:
             if job.subject in state.conclusions:
                 return Decision(None)
             now = await self._transactor.resume(job.conversation, fresh)
+            # Of a contact that is forgotten nobody asks any more; this state is written at every reading.
+            known = {id: each for id, each in state.conclusions.items() if id in fresh.session.contacts}
             summed_up = conclusions.with_summary(fresh.previous_contacts, contact, summary)
             if summed_up is not None:
                 now.previous_contacts = summed_up
@@ -148,9 +150,7 @@ class BackgroundWork:
                     now,
                     _SILENT,
                     storage.JournalInput("conclusion", {"contactId": job.subject}),
-                    mining=state.model_copy(
-                        update={"conclusions": {**state.conclusions, job.subject: conclusion}}
-                    ),
+                    mining=state.model_copy(update={"conclusions": {**known, job.subject: conclusion}}),
                     events=conclusions.conclusion_events(now, job.subject, conclusion),
                     rewrite_previous_contacts=summed_up is not None,
                 ),

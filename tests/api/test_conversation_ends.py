@@ -12,6 +12,7 @@ from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, UnusableAnswer
+from flow_engine.runtime import runner
 from flow_engine.runtime.storage import FORMER_TURNS_BYTES
 from memory.erasing import Eraser
 from tests.api.harness import (
@@ -133,6 +134,23 @@ class TestNothingIsForgotten:
             assert len(await bodies(scene, "reason_of_contact")) == 1
             await work(scene, "conclude", "", self.judge())
             assert len(await bodies(scene, "reason_of_contact")) == 1
+
+    async def test_of_contacts_that_are_forgotten_no_conclusion_is_kept(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:  # F14
+        monkeypatch.setattr(runner, "CONTACTS_KEPT", 2)
+        document = with_checkpoints()
+        document["tasks"][0]["closureConfig"] = multi_contact()
+        async with open_scene(document, answers=STAYS_OPEN) as scene:
+            for number in range(5):
+                call = f"call-{number}"
+                await scene.started(contactId=call)
+                await scene.say("m1", "Good morning", contactId=call)
+                await scene.end(contactId=call)
+                await work(scene, "conclude", call, self.judge())
+            kept = (await scene.memory.conversations.load(CONVERSATION)).mining.conclusions
+            assert list(kept) == ["call-2", "call-3", "call-4"]
+            assert len(await bodies(scene, "reason_of_contact")) == 5
 
     async def test_without_a_model_missed_checkpoints_are_told_as_not_judged(self) -> None:  # D2, contract 3
         async with open_scene(with_checkpoints()) as scene:
