@@ -127,8 +127,8 @@ class ConversationState:
             return CLOSED
         if own[contact_id].status != "ended":
             return self.session.states.phase
-        last = max(own, key=lambda id: own[id].started_at)
-        return self.session.states.phase if contact_id == last else BETWEEN_CONTACTS
+        is_last = contact_id == self.session.latest_contact_id
+        return self.session.states.phase if is_last else BETWEEN_CONTACTS
 
     @property
     def shown_memory(self) -> Mapping[str, MemoryEntry]:

@@ -305,8 +305,7 @@ class ConversationalFlowRunner(HumanPart):
 
     def close_expired(self) -> None:
         """End a conversation between contacts whose time limit has passed."""
-        own = self.session.own_contacts
-        latest = max(own, key=lambda id: own[id].started_at)
+        latest = self.session.latest_contact_id
         self._close(latest)
         self.jobs.append(self.due("conclude", subject=latest))
 
@@ -369,9 +368,7 @@ class ConversationalFlowRunner(HumanPart):
     def _close(self, contact_id: str | None) -> None:
         reason = "time_limit" if self.expired else None
         self._set_states(self.flow.chart.close(self.session.states))
-        own = self.session.own_contacts
-        about = contact_id or max(own, key=lambda id: own[id].started_at, default=None)
-        self._note("conversation_closed", about, reason=reason)
+        self._note("conversation_closed", contact_id or self.session.latest_contact_id, reason=reason)
 
     def _replace_contact(self, contact: NewContact) -> None:
         """Make `contact` the active one; one that still was is superseded and summed up."""

@@ -115,11 +115,15 @@ class Session(_Stored, frozen=True, kw_only=True):
         return None if self.active_contact_id is None else self.contacts[self.active_contact_id]
 
     @property
+    def latest_contact_id(self) -> str:
+        """Of the active contact, else of the one that started last: they are kept in that order, whatever the
+        clocks of several machines say."""
+        return [*self.contacts][-1] if self.active_contact_id is None else self.active_contact_id
+
+    @property
     def latest_contact(self) -> Contact:
-        """The active contact, else the one that started last."""
-        if self.active_contact_id is not None:
-            return self.contacts[self.active_contact_id]
-        return max(self.contacts.values(), key=lambda contact: contact.started_at)
+        active = self.active_contact_id  # asked for often, and nearly always there
+        return self.contacts[self.latest_contact_id if active is None else active]
 
     @property
     def own_contacts(self) -> Mapping[str, Contact]:

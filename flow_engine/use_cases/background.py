@@ -182,9 +182,9 @@ class BackgroundWork:
                 return Decision(None)
             now = await self._transactor.resume(conversation, fresh)
             told = fresh.mining.model_copy(update={"rollback_told": rollout.split_id})
-            contact_id = max(now.session.contacts, key=lambda id: now.session.contacts[id].started_at)
             event = system_event(
-                *(now.flow, now.session, f"rollback:{rollout.split_id}", contact_id, now.now),
+                *(now.flow, now.session, f"rollback:{rollout.split_id}"),
+                *(now.session.latest_contact_id, now.now),
                 "rollout_rolled_back",
                 flowId=flow_id,
                 tag=rollout.tag,
@@ -234,7 +234,7 @@ class BackgroundWork:
         events: list[bytes] = []
         concluded = dict(former.mining.conclusions)
         if not former.mining.missed_reported:
-            latest = max(own, key=lambda id: own[id].started_at)
+            latest = former.session.latest_contact_id
             events += conclusions.missed_events(before, latest, judged=self._dependencies.has_model)
         for contact_id in own:
             if self._dependencies.has_model and contact_id not in former.mining.conclusions:

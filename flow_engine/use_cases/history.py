@@ -36,7 +36,6 @@ from flow_engine.runtime.memory_dump import known_variables, memory_variables
 from flow_engine.runtime.privacy import Veil, masked_reply, values_stored
 from flow_engine.runtime.replies import JsonObject, KnownVariable, MemoryVariable
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.runtime.session import Session
 from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.use_cases.rebuilding import as_sent, replied
 from flow_engine.use_cases.transactor import Transactor
@@ -331,7 +330,7 @@ class History:
                 status=session.states.phase,
                 channel=session.latest_contact.channel,
                 language=session.language,
-                contactId=_contact_of(session),
+                contactId=session.latest_contact_id,
                 vars=memory_variables(runner, reveal=reveal),
             ),
             prompt=prompt.text,
@@ -368,7 +367,7 @@ def conversation_reply(
         revision=session.revision,
         memoryRevision=loaded.memory_revision,
         language=session.language,
-        contactId=_contact_of(session),
+        contactId=session.latest_contact_id,
         vars=known_variables(runner, reveal=reveal),
     )
 
@@ -379,11 +378,6 @@ def fork_reply(runner: ConversationalFlowRunner, asked: Mapping[str, Any]) -> by
     conversation_id = runner.session.conversation_id
     listed = ListedConversation(conversation_id, head, 1, runner.now)
     return orjson.dumps(conversation_reply(runner, listed, reveal=False))
-
-
-def _contact_of(session: Session) -> str:
-    """The active contact's id, else the latest one's."""
-    return session.active_contact_id or max(session.contacts, key=lambda id: session.contacts[id].started_at)
 
 
 def journal_row(entry: JournalEntry) -> JournalRow:

@@ -435,6 +435,22 @@ class TestWhatCallersSayInAPrompt:
             await scene.started(contactId="call-2")
             assert (await scene.end()).json()["status"] == first == "closed"
 
+    async def test_the_last_contact_is_the_one_that_came_last_whatever_the_clock_of_its_machine_says(
+        self,
+    ) -> None:  # F30
+        answers = {HANDLER: [OutboundReply(200, b"true")]}
+        async with open_scene(over_many_contacts(), answers=answers) as scene:
+            await scene.started()
+            scene.clock.advance(seconds=60)
+            await scene.started(contactId="call-2")
+            scene.clock.advance(seconds=-0.03)
+            await scene.started(contactId="chat-3", channel="chat")
+            assert (await scene.end(contactId="chat-3")).json()["status"] == "closed"
+            told = (await scene.http.get("/v1/conversations/conv-1")).json()
+            assert (told["contactId"], told["channel"]) == ("chat-3", "chat")
+            (closed,) = [e for e in await scene.events() if "conversation_closed" in e["body"].values()]
+            assert closed["contactId"] == "chat-3"
+
     async def test_tools_learn_the_campaign(self) -> None:  # engine 6
         async with open_scene(clinic()) as scene:
             await scene.started()
