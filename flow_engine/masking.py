@@ -8,7 +8,7 @@
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import accumulate
 from typing import Final, TypeAlias, cast
@@ -124,23 +124,25 @@ class Secrets:
 
     def json(self, value: object) -> object:
         """The same JSON with masks in its texts, and in place of its numbers; names of properties stay."""
-        return self._inside(value, DEEPEST) if self._marked else value
+        return _masked(value, self.text) if self._marked else value
 
-    def _inside(self, value: object, deepest: int) -> object:
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            text = repr(value)
-            masked = self.text(text)
-            return value if masked == text else masked
-        if isinstance(value, Mapping | list | tuple) and not deepest:
-            return MASKS[True]
-        if isinstance(value, Mapping):
-            members = cast("Mapping[str, object]", value)
-            return {name: self._inside(part, deepest - 1) for name, part in members.items()}
-        if isinstance(value, list | tuple):
-            return [self._inside(part, deepest - 1) for part in cast("Iterable[object]", value)]
-        return value
+
+def _masked(value: object, text: Callable[[str], str], deepest: int = DEEPEST) -> object:
+    """The same JSON, with what `text` makes of its texts, and of its numbers as they are written."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        written = repr(value)
+        masked = text(written)
+        return value if masked == written else masked
+    if isinstance(value, Mapping | list | tuple) and not deepest:
+        return MASKS[True]
+    if isinstance(value, Mapping):
+        members = cast("Mapping[str, object]", value)
+        return {name: _masked(part, text, deepest - 1) for name, part in members.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(part, text, deepest - 1) for part in cast("Iterable[object]", value)]
+    return value
 
 
 def _texts(value: JsonValue) -> Iterator[str]:
@@ -218,20 +220,9 @@ def without_cards(text: str) -> str:
     return "".join((*parts, text[done:])) if parts else text
 
 
-def cards_masked(value: object, deepest: int = DEEPEST) -> object:
+def cards_masked(value: object) -> object:
     """JSON with a mask for each card number in its texts and in place of its numbers."""
-    if isinstance(value, str):
-        return without_cards(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return MASKS["card"] if without_cards(repr(value)) != repr(value) else value
-    if isinstance(value, Mapping | list | tuple) and not deepest:
-        return MASKS[True]
-    if isinstance(value, Mapping):
-        members = cast("Mapping[str, object]", value)
-        return {name: cards_masked(part, deepest - 1) for name, part in members.items()}
-    if isinstance(value, list | tuple):
-        return [cards_masked(part, deepest - 1) for part in cast("Iterable[object]", value)]
-    return value
+    return _masked(value, without_cards)
 
 
 def _cards_in(run: str) -> Iterator[tuple[int, int]]:

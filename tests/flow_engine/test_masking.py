@@ -97,6 +97,9 @@ class TestCards:
         said = {"card": "4111111111111111", "n": 4111111111111111, "list": [True, None, 1.5, "no"]}
         assert cards_masked(said) == {"card": CARD, "n": CARD, "list": [True, None, 1.5, "no"]}
 
+    def test_one_that_is_written_with_a_fraction_is_masked(self) -> None:
+        assert cards_masked({"n": 4111111111111111.0}) == {"n": f"{CARD}.0"}
+
     def test_what_lies_too_deep_is_masked_as_a_whole(self) -> None:
         deep: object = "4111111111111111"
         for _ in range(DEEPEST + 1):
