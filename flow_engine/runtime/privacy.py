@@ -142,7 +142,8 @@ class Veil:
     """Masks the entries of one conversation's journal. It knows the secrets of the entries that it has been
     shown, and those that it was made with. `flow` is that of the conversation now; where entries ran on
     another version, of a conversation before it under its id too, `ran_on` tells it. A variable is sensitive
-    where either of the two says so. `instead` gives what a variable's own value is shown as."""
+    where either of the two says so. `instead` gives what a variable's own value is shown as. `learned` is the
+    number of the last entry that it knows."""
 
     def __init__(
         self,
@@ -151,14 +152,14 @@ class Veil:
         *,
         instead: Callable[[VariableSpec | None, JsonValue], JsonValue] = shown,
     ) -> None:
-        self._flow = flow
+        self.flow = flow
         self._ran_on: list[tuple[int, CompiledFlow]] = []
         self._secrets = Secrets(known)
         self._instead = instead
         self._hidden: dict[str, str] = {}
         self._unread: list[str] = []
         self._never_read: set[str] = set()
-        self._learned = 0
+        self.learned = 0
 
     def json(self, value: object) -> object:
         """JSON with masks where it quotes a secret."""
@@ -170,12 +171,12 @@ class Veil:
         self._ran_on.append((seq, flow))
 
     def _flow_of(self, seq: int) -> CompiledFlow:
-        return next((flow for since, flow in reversed(self._ran_on) if since <= seq), self._flow)
+        return next((flow for since, flow in reversed(self._ran_on) if since <= seq), self.flow)
 
     def _sensitive(self, seq: int, name: str) -> VariableSpec | None:
         """The variable of an entry, by id or name; None for one that is not sensitive. What neither its
         version nor the present one has is as sensitive as it was before, and hidden where nobody knows."""
-        own = (self._flow_of(seq), self._flow)
+        own = (self._flow_of(seq), self.flow)
         found = [spec for flow in own if (spec := flow.variables.resolve(name)) is not None]
         if not found:
             earlier = (flow.variables.resolve(name) for _, flow in self._ran_on)
@@ -185,13 +186,13 @@ class Veil:
     def learn(self, entry: JournalEntry) -> None:
         """Take up the sensitive values that an entry wrote, and those of its base; and which messages have
         been read by then. Entries come in their order, and may come again."""
-        if entry.seq > self._learned:
-            self._learned = entry.seq
+        if entry.seq > self.learned:
+            self.learned = entry.seq
             self._follow(entry)
         for each in self._values_of(entry):
             self._secrets.add(*each)
         if entry.base is not None:
-            for flow in (self._flow, self._flow_of(entry.seq - 1)):
+            for flow in (self.flow, self._flow_of(entry.seq - 1)):
                 for each in values_stored(flow, entry.base):
                     self._secrets.add(*each)
 

@@ -103,7 +103,7 @@ class JournalStreams:
     ) -> AsyncGenerator[Followed]:
         """From behind the entry `after` on. It waits while the store is away, and goes on where it was.
         Sensitive values are masked unless `reveal`."""
-        last_sent = quiet_s = 0.0
+        veil, last_sent, quiet_s = None, 0.0, 0.0
         while not self._stopping:
             try:
                 entries = await self._journal.next(
@@ -116,7 +116,8 @@ class JournalStreams:
                     if ended is not None:
                         return
                     continue
-                rows = await self._history.rows(conversation, entries, reveal=reveal, read_within=READ_WITHIN)
+                veil = None if reveal else await self._history.veil(conversation, veil)
+                rows = self._history.rows(entries, veil, READ_WITHIN)
             except LookElsewhere:
                 yield Followed(ended="erased")
                 return

@@ -261,34 +261,30 @@ class History:
             await self.state(conversation)
         page = entries[:limit]
         rest = len(entries) > len(page)
-        rows = await self.rows(conversation, page, reveal=reveal)
-        return JournalPage(entries=rows, next=page[-1].seq if rest else None)
+        veil = None if reveal else await self.veil(conversation)
+        return JournalPage(entries=self.rows(page, veil), next=page[-1].seq if rest else None)
 
-    async def rows(
-        self,
-        conversation: ConversationRef,
-        entries: Sequence[JournalEntry],
-        *,
-        reveal: bool,
-        read_within: timedelta = timedelta(),
+    def rows(
+        self, entries: Sequence[JournalEntry], veil: Veil | None, read_within: timedelta = timedelta()
     ) -> Sequence[JournalRow]:
-        """Entries of the conversation as they are told: the first of them, up to a message younger than
-        `read_within` in which sensitive values are still to be looked for. Raises as `journal`."""
-        veil = None if reveal else await self._veil(conversation)
+        """Entries of a conversation as they are told through its `veil`: the first of them, up to a message
+        younger than `read_within` in which sensitive values are still to be looked for."""
         if veil is None:
             return [journal_row(entry) for entry in entries]
         since = self._transactor.clock.now() - read_within
         told = takewhile(lambda entry: entry.at <= since or not veil.waits(entry), entries)
         return [journal_row(veil.masked(entry)) for entry in told]
 
-    async def _veil(self, conversation: ConversationRef) -> Veil | None:
-        """One that knows every sensitive value of the journal; None where there is nothing to mask."""
+    async def veil(self, conversation: ConversationRef, known: Veil | None = None) -> Veil | None:
+        """One that knows every sensitive value of the journal; None where there is nothing to mask. It is the
+        `known` one, which takes up what has come since, while that is of the same version. Raises as
+        `journal`."""
         loaded, _ = await self.state(conversation)
         flow = (await self._transactor.resume(conversation, loaded)).flow
         if not flow.sensitive and await self._is_whole(conversation, loaded):
             return None
-        veil = Veil(flow, values_stored(flow, loaded))
-        async for entry in every_entry(self._journal, conversation):
+        veil = known if known and known.flow is flow else Veil(flow, values_stored(flow, loaded))
+        async for entry in every_entry(self._journal, conversation, veil.learned):
             await learn(veil, entry, self._transactor.versions, conversation.tenant_id)
         return veil
 
@@ -315,7 +311,7 @@ class History:
             reply = await replied(self._transactor, conversation, entry, before)
         session = runner.session
         if reply is not None and not reveal:
-            shown = masked_reply(reply, runner.flow, await self._veil(conversation))
+            shown = masked_reply(reply, runner.flow, await self.veil(conversation))
         else:
             shown = reply
         return MomentReply(

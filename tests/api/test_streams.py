@@ -14,8 +14,11 @@ import structlog
 
 import api.streams as streams_module
 import flow_engine.use_cases.following as following_module
+from flow_engine.runtime.journal import JournalEntry
+from flow_engine.runtime.privacy import Veil
+from flow_engine.use_cases import history
 from flow_engine.use_cases.following import Followed
-from flow_engine.use_cases.history import JournalRow
+from flow_engine.use_cases.history import JournalRow, learn
 from memory.connection import connect
 from tests.api.harness import Scene, clinic, entry, open_scene
 from tests.redis_fixture import RedisServer
@@ -97,6 +100,29 @@ async def test_what_somebody_says_is_told_once_it_was_read() -> None:  # journal
             entry = orjson.loads((await following)["data"])
             assert (entry["seq"], entry["input"]["body"]) == (2, "Call me on [hidden]")
             assert await reader.seqs(1) == [3]
+
+
+async def test_a_long_one_is_not_read_again_for_each_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # journal: stream
+    learned: list[int] = []
+
+    async def counting(veil: Veil, entry: JournalEntry, *versions: Any) -> None:
+        learned.append(entry.seq)
+        await learn(veil, entry, *versions)
+
+    monkeypatch.setattr(history, "learn", counting)
+    document = clinic()
+    next(v for v in document["variables"] if v["_id"] == "var_string")["sensitive"] = True
+    async with open_scene(document) as scene, served(scene) as wire:
+        await scene.started()
+        async with followed(wire, "?after=0") as reader:
+            for number in range(1, 6):
+                assert await reader.seqs(1) == [number]
+                await scene.written(entry("var_string", f"secret-{number}"))
+            told = orjson.loads((await reader.event())["data"])
+        assert "secret" not in orjson.dumps(told).decode()
+        assert learned == [1, 1, 2, 3, 4, 5, 6]  # the first when it is opened, too
 
 
 def is_open(scene: Scene) -> float:
