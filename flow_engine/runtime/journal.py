@@ -288,7 +288,8 @@ def states_of(entries: Sequence[JournalEntry]) -> tuple[LoadedConversation, Load
     Raises IndexError for none, CallTheOperator where what is stored does not fit its format.
     """
     before = after = entries[0].base or LoadedConversation()
-    for entry in entries:
+    whole = max((number for number, entry in enumerate(entries) if entry.base is not None), default=0)
+    for entry in entries[whole:]:  # what stands before the last base is in it
         before = entry.base or after
         after = folded(before, entry)
     return before, after

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_engine.errors import CallTheOperator, FlowEngineError
+from flow_engine.runtime import journal
 from flow_engine.runtime.human_part import HumanReport
 from flow_engine.runtime.journal import JournalEntry, folded, session_delta, states_of
 from flow_engine.runtime.memory import MemoryEntry, PreviousContact, encode_entry
@@ -386,6 +387,21 @@ class TestStatesOfEntries:
         before, after = states_of([first, second])
         assert before.session == lost
         assert after.session == lost.model_copy(update={"revision": 6})
+
+    def test_what_stands_before_a_base_is_not_folded(
+        self, prompts: FileSystemPrompts, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        session, steps = Conversation(prompts, version()).session, list[int]()
+
+        def counting(before: LoadedConversation, each: JournalEntry) -> LoadedConversation:
+            steps.append(each.seq)
+            return folded(before, each)
+
+        monkeypatch.setattr(journal, "folded", counting)
+        entries = [entry({"session": {"revision": seq}}, seq=seq) for seq in range(1, 200)]
+        base = LoadedConversation(session=session)
+        _, after = states_of([*entries, entry({"session": {"revision": 200}}, seq=200, base=base)])
+        assert (after.revision, steps) == (200, [200])  # journal: recordings of long conversations
 
     def test_of_no_entries_there_is_no_state(self) -> None:
         with pytest.raises(IndexError):
