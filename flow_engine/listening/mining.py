@@ -15,9 +15,10 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from typing import Any, cast
 
 from flow_engine.documents import Checkpoint
@@ -462,9 +463,15 @@ def asked_for(bot_turn: str | None, variables: Iterable[VariableSpec]) -> list[V
     if bot_turn is None or "?" not in bot_turn:
         return []
     words = _words(bot_turn)
-    scored = [(len(words & _words(f"{v.name} {v.prompt or ''}")), v) for v in variables]
+    scored = [(len(words & _known_by(v.name, v.prompt)), v) for v in variables]
     best = max((score for score, _ in scored), default=0)
     return [variable for score, variable in scored if score == best and score > 0]
+
+
+@lru_cache(maxsize=4_096)
+def _known_by(name: str, prompt: str | None) -> Set[str]:
+    """Kept: a flow has up to a thousand variables, which are asked about at every turn."""
+    return _words(f"{name} {prompt or ''}")
 
 
 def _words(text: str) -> set[str]:
