@@ -136,7 +136,7 @@ class DialogueService:
             runner.require_listening(message.contact_id)
             said = _masked(message) if runner.flow.masks_cards else message
             former = message.contact_id not in runner.session.own_contacts
-            if message.src == "user" and not former:
+            if message.src == "user" and message.contact_id == runner.session.latest_contact_id:
                 runner.set_language(message.language)
             task_id, turn = runner.task.id, _turn(said, runner)
             mined = is_user_turn(turn) and tuning_of(runner).enabled and not former
@@ -334,6 +334,9 @@ def _masked(message: Utterance) -> Utterance:
 
 
 def _turn(said: Utterance, runner: ConversationalFlowRunner) -> DialogueTurn:
+    """In its own language, which is not the conversation's any more where the contact has been followed by
+    another."""
+    language = runner.session.language
     return DialogueTurn(
         message_id=said.message_id,
         ts=said.ts,
@@ -342,7 +345,7 @@ def _turn(said: Utterance, runner: ConversationalFlowRunner) -> DialogueTurn:
         body=said.body if isinstance(said.body, str) else orjson.dumps(said.body).decode(),
         contact_id=said.contact_id,
         task_name=runner.task.name,
-        language=runner.session.language,
+        language=(said.language and runner.flow.supported_language(said.language, language)) or language,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from adapters.outbound.fake import Answer
+from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
 from tests.api.harness import (
     CALL,
@@ -287,6 +288,18 @@ class TestAnotherContact:
             await scene.started()
             resumed = await scene.started(contactId="call-2", conversationalFlowVersionId="version-9")
             assert resumed["command"] == "/resume"  # F13
+
+    async def test_what_comes_late_of_the_one_before_leaves_its_language(self) -> None:  # F33
+        async with open_scene(over_many_contacts(), answers=NO) as scene:
+            await scene.started(language="it-IT")
+            await scene.started(contactId="chat-2", channel="chat", language="en-US")
+            late = (await scene.say("m-9", "il mio numero è 347 123 4567", language="it-IT")).json()
+            assert (late["language"], (await scene.prompt())["revision"]) == ("en-US", late["revision"])
+            ref = ConversationRef("default", "conv-1")
+            (turn,) = (await scene.memory.conversations.load(ref, with_turns=True)).turns
+            assert turn.language == "it-IT"
+            said = await scene.say("m-1", "ciao", contactId="chat-2", language="it-IT")
+            assert said.json()["language"] == "it-IT"
 
     async def test_it_may_bring_another_language(self) -> None:
         async with open_scene(over_many_contacts()) as scene:
