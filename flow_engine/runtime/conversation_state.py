@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
+from operator import is_
 
 from msgspec import structs
 
@@ -81,6 +82,7 @@ class ConversationState:
         self.begins: tuple[Session, Hashable] | None = None
         self.begun_like: tuple[Session, Beginning] | None = None
         self._refusal: TaskRefusal | None = None
+        self._secrets: tuple[tuple[object, ...], Secrets] | None = None
 
     @property
     def status(self) -> str | None:
@@ -149,8 +151,12 @@ class ConversationState:
         if not self.flow.sensitive:
             return None
         memories = (self.memory, *(entries for entries in written if entries))
-        known = chain(values_stored(self.flow, self.loaded), values_known(self.flow, *memories))
-        return Secrets(known, shortest=shortest)
+        made_of = (self.flow, *memories, shortest)
+        kept = self._secrets
+        if kept is None or len(kept[0]) != len(made_of) or not all(map(is_, kept[0], made_of)):
+            known = chain(values_stored(self.flow, self.loaded), values_known(self.flow, *memories))
+            kept = self._secrets = made_of, Secrets(known, shortest=shortest)
+        return kept[1]
 
     def masked_outbox(self) -> list[bytes]:
         """What was told until now, without a sensitive value of this version: another one may follow."""
