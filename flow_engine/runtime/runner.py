@@ -379,6 +379,8 @@ class ConversationalFlowRunner(HumanPart):
             self.jobs.append(self.due("conclude", subject=earlier_id, after_s=CONCLUDE_AFTER_S))
             self._note("contact_superseded", earlier_id, by=contact.contact_id)
         started_at = max(self.now, self.session.started_at)
+        if any(each.started_at > self.now for each in self.session.own_contacts.values()):
+            started_at = self.after_all_contacts(self.now)  # the clock of another machine is ahead
         admitted = Contact(channel=contact.channel, status="active", started_at=started_at, data=contact.data)
         kept = dict(list(self.session.contacts.items())[-CONTACTS_KEPT:])
         kept.pop(contact.contact_id, None)

@@ -116,9 +116,10 @@ class Session(_Stored, frozen=True, kw_only=True):
 
     @property
     def latest_contact_id(self) -> str:
-        """Of the active contact, else of the one that started last: they are kept in that order, whatever the
-        clocks of several machines say."""
-        return [*self.contacts][-1] if self.active_contact_id is None else self.active_contact_id
+        """Of the active contact, else of the one that started last."""
+        if self.active_contact_id is not None:
+            return self.active_contact_id
+        return max(self.contacts, key=lambda id: self.contacts[id].started_at)
 
     @property
     def latest_contact(self) -> Contact:
