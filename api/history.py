@@ -1,6 +1,7 @@
 """Routes for those who watch over conversations: which there are, what is known of one, its journal."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
@@ -82,9 +83,8 @@ class HistoryRoutes:
             if cursor is not None:
                 message = "a list that is followed begins with the newest: leave 'cursor' out"
                 raise refused_parameter("cursor_invalid", message)
-            self._streams.require_room()
             followed = self._streams.follow_list(call.tenant_id, wanted, limit=limit)
-            return EventStream(followed, self._streams.counted())
+            return EventStream(followed, self._room())
         page = await self._history.conversations(call.tenant_id, wanted, limit=limit, cursor=cursor)
         return json_response(page)
 
@@ -110,11 +110,17 @@ class HistoryRoutes:
         again = header(call.scope["headers"], b"last-event-id")
         if again is not None:
             after = whole_number("last_event_id", again, at_least=0, at_most=LARGEST_SEQ)
-        if await self._streams.is_told(conversation, after) and again is not None:
-            return Reply(b"", 204, media_type=None)  # what an EventSource needs, to not come again
-        self._streams.require_room()
-        followed = self._streams.follow(conversation, after, reveal=reveals(call))
-        return EventStream(followed, self._streams.counted())
+        with self._room() as room:  # first of all: who finds none costs nothing else
+            if await self._streams.is_told(conversation, after) and again is not None:
+                return Reply(b"", 204, media_type=None)  # what an EventSource needs, to not come again
+            followed = self._streams.follow(conversation, after, reveal=reveals(call))
+            return EventStream(followed, room.pop_all())
+
+    def _room(self) -> ExitStack:
+        """A place among the streams, until it is closed."""
+        room = ExitStack()
+        room.enter_context(self._streams.counted())
+        return room
 
     async def recording(self, call: Call) -> Response:
         conversation = call.conversation(call.path("conversation_id"))

@@ -61,7 +61,7 @@ class EventStream(Response):
     """Open until what is followed ends, or the client has gone. It counts as open within `opened`."""
 
     def __init__(
-        self, followed: AsyncGenerator[Followed | ListFollowed], opened: AbstractContextManager[None]
+        self, followed: AsyncGenerator[Followed | ListFollowed], opened: AbstractContextManager[object]
     ) -> None:
         super().__init__(headers=_HEADERS, media_type=EVENT_STREAM)
         del self.headers["content-length"]

@@ -79,22 +79,19 @@ class JournalStreams:
     @contextmanager
     def counted(self) -> Generator[None]:
         """A stream is open within. Raises RetryLater `streams_full`."""
-        self.require_room()
+        if self._stopping or self.open >= self._at_once:
+            raise RetryLater("streams_full", f"this process has {self.open} streams open", after_seconds=5)
         self.open += 1
         try:
             yield
         finally:
             self.open -= 1
 
-    def require_room(self) -> None:
-        """Raises RetryLater `streams_full`."""
-        if self._stopping or self.open >= self._at_once:
-            raise RetryLater("streams_full", f"this process has {self.open} streams open", after_seconds=5)
-
     async def is_told(self, conversation: ConversationRef, after: int) -> bool:
         """Whether the conversation is closed and nothing stands after that entry. Raises LookElsewhere
         `conversation_unknown`."""
-        page = await self._history.journal(conversation, after, limit=1, reveal=False)
+        # Nothing of it is shown, so nothing has to be masked.
+        page = await self._history.journal(conversation, after, limit=1, reveal=True)
         head = (await self._index.one(conversation)).head
         return not page["entries"] and (head is None or head.status == CLOSED)
 
