@@ -203,7 +203,7 @@ def authenticator_for(keys: Path | None, host: str, origins: Collection[str] | N
         try:
             return Keyring.parse(keys.read_bytes(), named)
         except OSError as error:
-            raise CallTheOperator("api_keys_unreadable", f"{named}: {error.strerror}") from error
+            raise CallTheOperator("api_keys_unreadable", f"{named}: {error.strerror}") from None
     try:
         loopback = host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -20,7 +20,8 @@ from service import late
 PREFIX = "FLOW_ENGINE_"
 _MONGO = re.compile(r"mongodb(\+srv)?://[^/?#\s]")
 _WEB = re.compile(r"https?://[^/?#\s]")
-_ORIGIN = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+")
+_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_BASE_URL = re.compile(_ORIGIN.pattern + r"(?:/[^?#\s]*)?")
 _Read = TypeVar("_Read", bound=BaseSettings)
 
 
@@ -196,7 +197,7 @@ class Settings(BaseSettings):
     @field_validator("public_url")
     @classmethod
     def _a_base_url(cls, value: str | None) -> str | None:
-        if value is not None and not _ORIGIN.match(value):
+        if value is not None and not _BASE_URL.fullmatch(value):
             raise ValueError("accepted is http:// or https://, a host, and a path or none")
         return value
 
@@ -270,10 +271,11 @@ def read_settings(kind: type[_Read], variable: Callable[[str], str] = variable_o
 _WHERE = {
     "memory_unavailable": "; it is looked for at FLOW_ENGINE_REDIS_URL",
     "memory_refused": "; it is looked for at FLOW_ENGINE_REDIS_URL",
+    "api_keys_unreadable": "; it is FLOW_ENGINE_API_KEYS_FILE",
     "flow_store_misconfigured": "; it is FLOW_ENGINE_MONGO_URL",
     "flow_store_unavailable": "; it is looked for at FLOW_ENGINE_MONGO_URL, or in FLOW_ENGINE_DATA_DIR",
 }
-"""Which setting says where a store is, by the code of the refusal that it causes."""
+"""Which setting says where a store, or a file, is, by the code of the refusal that it causes."""
 
 
 _OTHER_SCHEME = {

@@ -121,6 +121,8 @@ def _told(details: ErrorDetails) -> str:
             return f"must be {details.get('ctx', {})['expected']}"
         case "extra_forbidden":
             return "is no property here"
+        case "too_short" if isinstance(given, str):  # a secret, whose length pydantic tells in items
+            return f"must have at least {details.get('ctx', {})['min_length']} characters"
         case _:
             return reworded(details["msg"])
 

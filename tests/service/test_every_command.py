@@ -369,3 +369,16 @@ def test_a_name_without_mongodb_servers_is_told_with_the_setting() -> None:  # F
         "flow-engine: the MongoDB URL cannot be used; it is FLOW_ENGINE_MONGO_URL",
         "flow-engine: The DNS query name does not exist: _mongodb._tcp.db. ***",
     ]
+
+
+@pytest.mark.parametrize("text", [None, "no JSON"])
+def test_a_file_of_keys_that_cannot_be_used_is_told_with_the_setting(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # F42, F43
+    file = tmp_path / "keys.json"
+    if text is not None:
+        file.write_text(text, "utf-8")
+    monkeypatch.setenv("FLOW_ENGINE_API_KEYS_FILE", str(file))
+    code, _, err = run("serve")
+    (line,) = err.splitlines()
+    assert (code, line.endswith("; it is FLOW_ENGINE_API_KEYS_FILE")) == (UNREADABLE, True), err

@@ -265,6 +265,16 @@ class TestReading:
                 "flows.example.com",
                 "accepted is http:// or https://, a host, and a path or none",
             ),
+            *(
+                ("public_url", url, "accepted is http:// or https://, a host, and a path or none")
+                for url in (
+                    "https://flows.example.com?x=1",
+                    "https://flows.example.com/engine#x",
+                    "https://flows.example .com",
+                    "https://:8080",
+                )
+            ),
+            ("webhook_secret", "short", "must have at least 16 characters"),
             (
                 "cors_origins",
                 "https://a.example, b.example",
