@@ -23,7 +23,7 @@ EVENT_STREAM = "text/event-stream"
 KEEP_ALIVE_S = 15.0
 TAKEN_WITHIN_S = 30.0
 """A client that does not take what is sent for so long is given up."""
-NOT_TAKEN = "not_taken"
+NOT_TAKEN, HEAD_ALONE = "not_taken", "head_alone"
 
 _WEIGHT = re.compile(r"[01](\.[0-9]{0,3})?")
 _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
@@ -71,7 +71,8 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, reason = time.monotonic(), "client_gone"
-        writing = asyncio.create_task(self._write(send))
+        asked_for = HEAD_ALONE if scope.get("method") == "HEAD" else None
+        writing = asyncio.create_task(self._write(send, asked_for))
         gone = asyncio.create_task(_gone(receive))
         try:
             with self._opened:
@@ -89,10 +90,10 @@ class EventStream(Response):
         seconds = round(time.monotonic() - began, 1)
         log.info("stream_ended", reason=reason, entries=self._entries, seconds=seconds)
 
-    async def _write(self, send: Send) -> str:
-        """Why it ended."""
+    async def _write(self, send: Send, ended: str | None) -> str:
+        """Why it ended; `ended` where it does before anything is followed."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        text, ended, kept_alive_at = b": open\n\n", None, time.monotonic()
+        text, kept_alive_at = b": open\n\n", time.monotonic()
         async with aclosing(self._followed) as followed:
             while True:
                 if text:

@@ -204,6 +204,18 @@ async def until_taken(writer: Scene) -> None:
 
 
 class TestEnd:
+    @pytest.mark.parametrize("path", [PATH, "/v1/conversations"])
+    async def test_a_head_has_no_events_and_its_connection_goes_on(
+        self, live: tuple[Scene, Wire], path: str
+    ) -> None:  # F36
+        scene, wire = live
+        limits = httpx.Limits(max_connections=1)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{wire.port}", limits=limits) as http:
+            head = await http.head(path, headers={"Accept": "text/event-stream"})
+            assert (head.status_code, head.headers["content-type"][:17]) == (200, "text/event-stream")
+            assert (await http.get("/health/live")).status_code == 200
+        await until(lambda: is_open(scene) == 0)
+
     async def test_it_ends_when_all_is_told_of_a_closed_conversation(self, live: tuple[Scene, Wire]) -> None:
         scene, wire = live
         async with followed(wire) as reader:
