@@ -153,14 +153,8 @@ class _Api(FastAPI):
                 self._answer,
                 allow_origins=cors_origins,
                 allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
-                allow_headers=(
-                    "Authorization",
-                    "Content-Type",
-                    "Idempotency-Key",
-                    "If-None-Match",
-                    "traceparent",
-                ),
-                expose_headers=("ETag", "Idempotency-Replayed", "Retry-After"),
+                allow_headers=("*",),  # of these pages; what a header may say is decided where it is read
+                expose_headers=("ETag", "Idempotency-Replayed", "Link", "Retry-After"),
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

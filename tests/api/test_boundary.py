@@ -250,6 +250,29 @@ class TestPages:
                 assert "ETag" in reply.headers["Access-Control-Expose-Headers"]
 
     @pytest.mark.parametrize(
+        ("method", "path", "header"),
+        [
+            ("GET", "/v1/conversations/c/stream", "last-event-id"),
+            ("POST", "/v1/change-task", "x-conversation-id"),
+            ("POST", "/mcp", "mcp-protocol-version"),
+        ],
+    )
+    async def test_may_send_every_header_that_a_call_reads(
+        self, method: str, path: str, header: str
+    ) -> None:  # contract 19
+        async with open_scene(authenticator=keyring_of(ONE_KEY), cors_origins=self.ORIGIN) as scene:
+            asked = {
+                "Origin": self.ORIGIN,
+                "Access-Control-Request-Method": method,
+                "Access-Control-Request-Headers": f"authorization,{header}",
+            }
+            preflight = await scene.http.request("OPTIONS", path, headers=asked)
+            assert (preflight.status_code, preflight.text) == (200, "OK")
+            assert header in preflight.headers["Access-Control-Allow-Headers"]
+            reply = await scene.http.get("/v1/agent-runs", headers={**ADMIN, "Origin": self.ORIGIN})
+            assert "Link" in reply.headers["Access-Control-Expose-Headers"]
+
+    @pytest.mark.parametrize(
         ("origin", "status"), [(ORIGIN, 200), ("https://other.example", 403), ("null", 403)]
     )
     async def test_of_origins_that_are_set_may_call_a_service_without_keys(
