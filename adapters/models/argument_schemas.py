@@ -13,8 +13,9 @@ and for the tool, and refuses nothing here:
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
 from functools import lru_cache
-from math import isinf
+from math import inf
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import unquote
 
@@ -350,13 +351,11 @@ def _bound(name: str, form: _Form, of: str, holds: Callable[[_Check, Any, Any], 
 
 
 def _is_multiple(check: _Check, value: Any, given: Any) -> bool:
-    if isinstance(value, int) and isinstance(given, int):
-        return value % given == 0
-    try:
-        quotient = value / given
-    except OverflowError:  # an integer beyond all floats
+    """As both are written: 19.99 is one of 0.01, though their floats are not."""
+    if not abs(value) < inf or given == inf:
         return True
-    return isinf(quotient) or quotient == quotient // 1
+    whole, part = (Fraction(each if isinstance(each, int) else repr(each)) for each in (value, given))
+    return whole % part == 0
 
 
 def _is_unique(check: _Check, value: Any, given: bool) -> bool:

@@ -187,3 +187,10 @@ def test_an_integer_beyond_all_floats_is_checked_as_any_other() -> None:  # M9
     whole, half = ({"properties": {"n": {"multipleOf": of}}} for of in (3, 0.5))
     assert list(problems(whole, {"n": 10**400})) != []
     assert list(problems(half, {"n": 10**400})) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "of", "fits"), [(19.99, 0.01, True), (4.35, 0.05, True), (0.005, 0.01, False)]
+)
+def test_a_price_in_cents_is_a_multiple_as_it_is_written(value: float, of: float, fits: bool) -> None:  # M9
+    assert (list(problems({"properties": {"n": {"multipleOf": of}}}, {"n": value})) == []) is fits
