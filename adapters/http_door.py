@@ -76,11 +76,8 @@ class Door(HttpToolsProtocol):
         if self._head_open:
             # Of a line that has not ended yet the parser has told nothing, or only the beginning of the URL.
             if self._request_bytes > self.limits.head_bytes:
-                in_url = not self.headers and self._request_bytes > 0
-                status = (
-                    HTTPStatus.REQUEST_URI_TOO_LONG if in_url else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-                )
-                self._refuse(self._too_large(status))
+                line, headers = HTTPStatus.REQUEST_URI_TOO_LONG, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                self._refuse(self._too_large(headers if self.headers else line))
             elif self._timer is None:
                 self._after(self.limits.head_s, self._head_is_late)
         elif self._body_open:
