@@ -246,19 +246,12 @@ class _Guest(uvicorn.Server):
         yield
 
 
-def door_server(
-    app: Any,
-    *,
-    door: type[Door] = Door,
-    ws: Any = "none",
-    signals: bool = True,
-    ends_within_s: int = 3,
-    **more: Any,
-) -> uvicorn.Server:
-    """A server behind a door, to be served on a socket that is bound already. Without `signals` it leaves
-    those of the process alone. Requests that are under way when it stops have `ends_within_s` seconds.
-    `more` is uvicorn's own."""
-    config = uvicorn.Config(
+def door_config(
+    app: Any, *, door: type[Door] = Door, ws: Any = "none", ends_within_s: int = 3, **more: Any
+) -> uvicorn.Config:
+    """Of a server behind a door, to be served on a socket that is bound already. Requests that are under way
+    when it stops have `ends_within_s` seconds. `more` is uvicorn's own."""
+    return uvicorn.Config(
         app,
         http=cast("Any", door),
         ws=ws,
@@ -270,4 +263,8 @@ def door_server(
         timeout_graceful_shutdown=ends_within_s,
         **more,
     )
-    return (uvicorn.Server if signals else _Guest)(config)
+
+
+def door_server(app: Any, *, signals: bool = True, **config: Any) -> uvicorn.Server:
+    """By a `door_config`. Without `signals` it leaves those of the process alone."""
+    return (uvicorn.Server if signals else _Guest)(door_config(app, **config))

@@ -81,7 +81,7 @@ class Lane:
         config = running.server_config(cast("Any", app), interface="asgi3")
         config.load()
         state = ServerState()
-        state.default_headers = [(b"server", b"uvicorn"), (b"date", b"Thu, 01 Jan 2026 00:00:00 GMT")]
+        state.default_headers = [(b"date", b"Thu, 01 Jan 2026 00:00:00 GMT")]
         self._protocol = WholeRequests(config=config, server_state=state, app_state={})
         self._wire = _Wire()
         self._protocol.connection_made(self._wire)

@@ -67,6 +67,20 @@ CHAT_COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """As `COUNTED`, of a process of `chat serve`."""
 
+OWN_GAUGES: Mapping[str, str] = {
+    "compiled_versions": "Compiled versions in this process's cache.",
+    "streams_open": "Journals that are followed in this process.",
+    "conversations_held": "Conversations whose state this process holds.",
+}
+"""Gauges of which each process has its part, with their meanings."""
+
+SHARED_GAUGES: Mapping[str, str] = {
+    "jobs_waiting": "Background jobs that are due and not taken yet.",
+    "jobs_oldest_seconds": "For how long the oldest of the waiting jobs has been due, in seconds.",
+    "dead_letters": "Background jobs that were given up and are kept.",
+}
+"""Those of the Redis that all share."""
+
 LAG_EVERY_S = 0.5
 BACKLOG_EVERY_S = 5.0
 ASK_AGAIN_S = 0.1
@@ -127,49 +141,26 @@ class PrometheusObserver(CountingObserver):
             registry=registry,
             buckets=_LAG_BUCKETS,
         )
-        self._compiled = Gauge(
-            "flow_engine_compiled_versions", "Compiled versions in this process's cache.", registry=registry
-        )
-        self._streams = Gauge(
-            "flow_engine_streams_open", "Journals that are followed in this process.", registry=registry
-        )
-        self._held = Gauge(
-            "flow_engine_conversations_held",
-            "Conversations whose state this process holds.",
-            registry=registry,
-        )
-        self._waiting = Gauge(
-            "flow_engine_jobs_waiting", "Background jobs that are due and not taken yet.", registry=registry
-        )
-        self._oldest = Gauge(
-            "flow_engine_jobs_oldest_seconds",
-            "For how long the oldest of the waiting jobs has been due, in seconds.",
-            registry=registry,
-        )
-        self._dead = Gauge(
-            "flow_engine_dead_letters", "Background jobs that were given up and are kept.", registry=registry
-        )
+        self._gauges = {
+            name: Gauge(f"flow_engine_{name}", meaning, registry=registry)
+            for name, meaning in {**OWN_GAUGES, **SHARED_GAUGES}.items()
+        }
 
     def event_loop_lagged(self, seconds: float) -> None:
         self._lag.observe(seconds)
 
-    def compiled_versions_are(self, number: Callable[[], int]) -> None:
-        """Asked at every scrape."""
-        self._compiled.set_function(number)
+    def asks(self, gauge: str, number: Callable[[], int]) -> None:
+        """At every scrape."""
+        self._gauges[gauge].set_function(number)
 
     def conversations_are_held_by(self, holding: HeldConversations) -> None:
         """Asked at every scrape how many it holds, and how many were read."""
-        self._held.set_function(lambda: len(holding))
+        self.asks("conversations_held", lambda: len(holding))
         self._counters["conversations_read"].asks(lambda: holding.reads)
 
-    def streams_open_are(self, number: Callable[[], int]) -> None:
-        """Asked at every scrape."""
-        self._streams.set_function(number)
-
     def backlog_is(self, waiting: int, oldest_s: float, dead_letters: int) -> None:
-        self._waiting.set(waiting)
-        self._oldest.set(oldest_s)
-        self._dead.set(dead_letters)
+        for name, figure in zip(SHARED_GAUGES, (waiting, oldest_s, dead_letters), strict=True):
+            self._gauges[name].set(figure)
 
 
 def own_observer() -> PrometheusObserver:

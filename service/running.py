@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 import typer
@@ -175,17 +175,8 @@ async def opened(service: wiring.Service, settings: Settings) -> AsyncGenerator[
 
 
 def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=cast("type[asyncio.Protocol]", http_whole.WholeRequests),
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        proxy_headers=False,  # nothing here depends on who forwarded a request
-        log_config=None,
-        timeout_graceful_shutdown=FINISHED_WITHIN_S,
-        **more,
-    )
+    door = http_whole.WholeRequests
+    return http_door.door_config(app, door=door, ends_within_s=FINISHED_WITHIN_S, **more)
 
 
 def _announce(host: str, port: int, how: str = "") -> None:

@@ -26,6 +26,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 
 from flow_engine.errors import RetryLater
+from service.observing import OWN_GAUGES
 
 GRACE_S = 25.0
 """So long may a worker finish its requests; what is left then is killed."""
@@ -48,12 +49,8 @@ log: Any = structlog.get_logger("flow_engine.service")
 Families = list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]
 """Name, meaning, type and samples of each metric; a sample is its name, labels and value."""
 
-_EACH_HAS_ITS_OWN = {
-    "flow_engine_compiled_versions",
-    "flow_engine_streams_open",
-    "flow_engine_conversations_held",
-}
-"""Gauges of which each worker has its part; others are of what they share."""
+_EACH_HAS_ITS_OWN = {f"flow_engine_{name}" for name in OWN_GAUGES}
+"""The other gauges are of what workers share."""
 
 
 @dataclass(slots=True, eq=False)

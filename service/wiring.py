@@ -282,7 +282,7 @@ def assemble(
     prompts, known_url = load_system_prompts(), settings.public_url or base_url
     designing = _designing(settings, dependencies, prompts)
     versions = VersionsInUse(designing.flows, memory.definitions)
-    observer.compiled_versions_are(lambda: versions.kept)
+    observer.asks("compiled_versions", lambda: versions.kept)
     observer.conversations_are_held_by(memory.conversations.holding)
     journal = kept_journal(settings, memory, database, versions, dependencies.clock)
     shared = ConversationDependencies(
@@ -372,7 +372,7 @@ def _watching(
     listing = dependencies.memory.listing
     history = History(transactor, journal, listing)
     streams = JournalStreams(history, transactor, journal, listing, at_once=settings.streams_at_once)
-    dependencies.observer.streams_open_are(lambda: streams.open)
+    dependencies.observer.asks("streams_open", lambda: streams.open)
     forks = Forks(history, transactor, journal, listing)
     return HistoryRoutes(history, recordings, forks, streams), streams
 
