@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from codecs import BOM_UTF8
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, cast, get_args, overload
@@ -167,10 +167,12 @@ class LocalOnly:
 
     A web page that lets its own name point to 127.0.0.1 is kept out by that, and one that calls this
     service from the browser of this machine by its `Origin`, unless it is one of `origins`: URLs without a
-    path; None for a service that reads no setting of them.
+    path; None for a service that reads no setting of them. `host` is where it listens, which is local too.
     """
 
-    def __init__(self, origins: Collection[str] | None = None) -> None:
+    def __init__(self, origins: Collection[str] | None = None, host: str = "localhost") -> None:
+        names = _LOCAL_NAMES | {f"[{host}]" if ":" in host else host}
+        self._is_local = lru_cache(maxsize=16)(partial(_is_local, names))
         self._origins = frozenset(origins or ())
         self._more = "" if origins is None else " and of the origins in FLOW_ENGINE_CORS_ORIGINS"
 
@@ -178,12 +180,12 @@ class LocalOnly:
         return frozenset((LOCAL_TENANT,))
 
     def authenticate(self, headers: Headers) -> Principal:
-        if not _is_local(header(headers, b"host", "")):
+        if not self._is_local(header(headers, b"host", "")):
             raise CorrectTheInput(
                 "host_not_local", "without API keys this service answers to 'localhost' and '127.0.0.1' only"
             )
         origin = header(headers, b"origin")
-        if origin is None or origin in self._origins or _is_local(origin.partition("://")[2]):
+        if origin is None or origin in self._origins or self._is_local(origin.partition("://")[2]):
             return LOCAL
         raise CorrectTheInput(
             "origin_not_local",
@@ -213,7 +215,7 @@ def authenticator_for(keys: Path | None, host: str, origins: Collection[str] | N
             "keys_required",
             f"to listen on {host} set FLOW_ENGINE_API_KEYS_FILE; without keys only loopback is served",
         )
-    return LocalOnly(origins)
+    return LocalOnly(origins, host)
 
 
 _BY_PROXIES = (b"forwarded", b"via", b"x-real-ip")
@@ -250,7 +252,6 @@ def require(principal: Principal, scopes: Sequence[Scope]) -> None:
         )
 
 
-@lru_cache(maxsize=16)
-def _is_local(authority: str) -> bool:
+def _is_local(names: Set[str], authority: str) -> bool:
     name = authority if authority.endswith("]") else authority.rpartition(":")[0] or authority
-    return name.lower() in _LOCAL_NAMES
+    return name.lower() in names

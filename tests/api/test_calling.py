@@ -249,6 +249,17 @@ class TestWithoutKeys:
             "without API keys this service answers to 'localhost' and '127.0.0.1' only",
         )
 
+    @pytest.mark.parametrize("host", ["127.0.0.2", "127.1.2.3", "::1"])
+    def test_so_is_the_address_that_it_listens_on(self, host: str) -> None:
+        named = f"[{host}]" if ":" in host else host
+        door = authenticator_for(None, host)
+        for headers in (
+            [(b"host", f"{named}:8080".encode())],
+            [(b"host", named.encode()), (b"origin", f"http://{named}:8080".encode())],
+        ):
+            assert door.authenticate(headers) == LOCAL  # F43
+        assert refused(lambda: door.authenticate([(b"host", b"127.0.0.3")])).code == "host_not_local"
+
     @pytest.mark.parametrize(
         ("origin", "answered"),
         [
