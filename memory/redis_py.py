@@ -55,7 +55,8 @@ def translate(error: BaseException) -> None:
     if isinstance(error, exceptions.BusyLoadingError):
         raise RetryLater("memory_unavailable", "Redis is loading its data") from error
     if isinstance(error, exceptions.RedisClusterException) and _NO_CLUSTER in str(error):
-        raise CallTheOperator("memory_refused", "Redis is no cluster, and is asked as one") from error
+        told = "Redis is no cluster, and is asked as one with FLOW_ENGINE_REDIS_CLUSTER=true"
+        raise CallTheOperator("memory_refused", told) from error
     if closed or isinstance(error, _AWAY):
         raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
     if not isinstance(error, exceptions.RedisError):

@@ -99,7 +99,10 @@ async def test_each_setting_is_held_against_the_durability_that_is_asked_for(
 
 @pytest.mark.parametrize(
     ("options", "cluster", "told"),
-    [(DURABLE, True, "is no cluster"), (CLUSTER, False, "is a node of a cluster.*FLOW_ENGINE_REDIS_CLUSTER")],
+    [
+        (DURABLE, True, "is no cluster.*FLOW_ENGINE_REDIS_CLUSTER"),
+        (CLUSTER, False, "is a node of a cluster.*FLOW_ENGINE_REDIS_CLUSTER"),
+    ],
     ids=["standalone", "cluster"],
 )
 async def test_one_that_is_asked_as_what_it_is_not_is_refused(
