@@ -44,10 +44,10 @@ def tracing_to(destination: Destination | None) -> Generator[Tracing]:
 
 
 class StoreErrors:
-    """A context that counts the failures of the stores of flows, RetryLater, and lets them through."""
+    """A context that counts the failures of a store, RetryLater, and lets them through."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    def __init__(self, observer: Observer, store: Literal["flows", "memory"] = "flows") -> None:
+        self._observer, self._store = observer, store
 
     def __enter__(self) -> None:
         return
@@ -56,7 +56,7 @@ class StoreErrors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, RetryLater):
-            self._observer.count("store_errors", store="flows")
+            self._observer.count("store_errors", store=self._store)
 
 
 def observed_memory(memory: ConversationMemory, observer: Observer, tracing: Tracing) -> ConversationMemory:
@@ -65,12 +65,13 @@ def observed_memory(memory: ConversationMemory, observer: Observer, tracing: Tra
 
 
 class ObservedMemory:
-    """Implements `ConversationMemory`: counts its failures, RetryLater. It is passed by every request, so by
+    """Implements `ConversationMemory`: counts its failures, RetryLater. What every request passes does so by
     handlers, which cost nothing until they are needed, as a context does."""
 
     def __init__(self, memory: ConversationMemory, observer: Observer) -> None:
         self._memory = memory
         self._observer = observer
+        self._errors = StoreErrors(observer, "memory")
 
     async def load(
         self,
@@ -99,20 +100,14 @@ class ObservedMemory:
             raise
 
     async def erase(self, conversation: ConversationRef, erasure: Erasure) -> bool:
-        try:
+        with self._errors:
             return await self._memory.erase(conversation, erasure)
-        except RetryLater:
-            self._count_failure()
-            raise
 
     async def finish_erasure(
         self, conversation: ConversationRef, now: datetime, elsewhere: RemoveElsewhere
     ) -> None:
-        try:
+        with self._errors:
             await self._memory.finish_erasure(conversation, now, elsewhere)
-        except RetryLater:
-            self._count_failure()
-            raise
 
     def _count_failure(self) -> None:
         self._observer.count("store_errors", store="memory")
