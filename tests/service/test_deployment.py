@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
+from flow_engine.testing.simulations import SimulationLimits
 from tests.ports import free_port
 from tests.redis_fixture import end, spawn
 
@@ -161,6 +162,12 @@ def test_long_replies_are_compressed_for_who_takes_them_so(
         assert headers["ETag"] == 'W/"1-2"'  # If-None-Match compares weakly
     else:
         assert headers["ETag"] == '"1-2"'
+
+
+def test_the_proxy_waits_for_the_longest_reply() -> None:  # A17
+    """A simulation's, which is lost where the proxy gives it up."""
+    (waits,) = re.findall(r"location / \{[^}]*proxy_read_timeout (\d+)s;", NGINX)
+    assert int(waits) > SimulationLimits().within_s
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health/live", "/health/ready", "/health"])
