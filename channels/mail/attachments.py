@@ -19,6 +19,9 @@ from channels.mail.text import clean, decoded, html_text, tidy
 MOST_BYTES: Final = 3_000_000
 """Of an attachment that is opened."""
 
+MOST_CALENDAR_BYTES: Final = 200_000
+"""Of an invitation; one with many events takes its reader seconds."""
+
 MOST_TEXT: Final = 20_000
 """Characters kept of one attachment."""
 
@@ -78,9 +81,9 @@ def pdf_text(data: bytes, *, within_s: float = PDF_WITHIN_S) -> str | None:
 
 
 def invitations(data: bytes, charset: str | None) -> tuple[Invitation, ...]:
-    """The first events of a calendar part (RFC 5545); none where it cannot be read, or is over `MOST_BYTES`
-    bytes."""
-    if len(data) > MOST_BYTES:
+    """The first events of a calendar part (RFC 5545); none where it cannot be read, or is over
+    `MOST_CALENDAR_BYTES` bytes."""
+    if len(data) > MOST_CALENDAR_BYTES:
         return ()
     try:
         calendar = Calendar.from_ical(decoded(data, charset))

@@ -5,11 +5,12 @@ Malformed MIME, charsets that lie and headers that cannot be read are no errors:
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.message import Message
 from email.parser import BytesParser
-from email.policy import Compat32
+from email.policy import Compat32, Policy
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from itertools import islice
@@ -34,7 +35,8 @@ _LONGEST_LIST: Final = 256_000
 
 _MOST_REFERENCES: Final = 100
 _DEEPEST: Final = 60
-"""Parts inside of parts that are taken apart; a mail that has more is read as one text."""
+_MOST_PARTS: Final = 2_000
+"""Parts, and parts inside of parts, that are taken apart; a mail that has more is read as one text."""
 
 _LISTS: Final = ("from", "to", "cc", "reply-to", "x-forwarded-from")
 _STRUCTURED: Final = frozenset({"authentication-results"})
@@ -64,6 +66,25 @@ class _FewParameters(Compat32):
         if name.lower().startswith("content-"):
             value = ";".join(value.split(";", _MOST_PARAMETERS)[:_MOST_PARAMETERS])
         return name, value
+
+
+class _TooManyParts(Exception):
+    """Each takes its time and its room, however little stands in it."""
+
+
+def _message(raw: bytes) -> Message:
+    """Its parts taken apart, or, where only the time of whoever reads it is meant, none of them."""
+    numbers = iter(range(_MOST_PARTS))
+
+    def part(policy: "Policy[Message]") -> Message:
+        if next(numbers, None) is None:
+            raise _TooManyParts
+        return Message(policy)
+
+    if len(_NESTING.findall(raw, 0, 2_000_000)) <= _DEEPEST:
+        with suppress(_TooManyParts):
+            return BytesParser(policy=_FewParameters(message_factory=part)).parsebytes(raw)
+    return BytesParser(policy=_FewParameters()).parsebytes(raw[:MOST_TEXT], headersonly=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +174,11 @@ def parse_mail(
     lines = raw[header_bytes:HASHED_BYTES].replace(b"\r\n", b"\n").rstrip()
     if most_bytes is not None:
         raw = raw[: max(most_bytes, header_bytes)]
-    # One that is nested so deeply that only the time of whoever reads it is meant is read as one text.
-    is_deep = len(_NESTING.findall(raw, 0, 2_000_000)) > _DEEPEST
-    parser = BytesParser(policy=_FewParameters())
-    message = parser.parsebytes(raw[:MOST_TEXT], headersonly=True) if is_deep else parser.parsebytes(raw)
+    message = _message(raw)
     headers = tuple(_headers(message))
     whole = ParsedMail(headers, None, (), (), (), (), (), "", None, (), (), "", "")
     subject = next(iter(whole.values("Subject")), "")
-    found = _Parts(_FORWARD.match(subject) is not None, _ToOpen() if opened else _ToOpen(0, 0))
+    found = _Parts(_FORWARD.match(subject) is not None, _ToOpen() if opened else _ToOpen(0, 0, 0))
     found.read(message, 0)
     text, own = found.texts()
     raw_lists = {name: _lists(message, name) for name in _LISTS}

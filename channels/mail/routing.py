@@ -22,7 +22,9 @@ Signal = Literal["x-forwarded-from", "reply-to", "body", "sender"]
 
 log: Any = structlog.get_logger("flow_engine.mail")
 
+_STATEMENT_PARTS: Final = re.compile(r"\\.?|[^\\\"();]+|[\"();]", re.DOTALL)
 _LEFT_OF_TOKEN: Final = frozenset(' \t\n\r<>()[]{},;:"|\\\u00a0\u200b\u201c\u201d\u201e\u00ab\u00bb')
+_LEFT_OF_LOCAL: Final = _LEFT_OF_TOKEN | {"@"}
 _RIGHT_OF_TOKEN: Final = _LEFT_OF_TOKEN | frozenset("'`*/?!#&=%$^~+")
 _WRAPPED: Final = "'`*"
 _LONGEST_LOCAL: Final = 64
@@ -150,7 +152,7 @@ def addresses_in(text: str) -> Iterator[str]:
     at = text.find("@")
     while at >= 0:
         left = at
-        while left > 0 and at - left <= _LONGEST_LOCAL and text[left - 1] not in _LEFT_OF_TOKEN:
+        while left > 0 and at - left <= _LONGEST_LOCAL and text[left - 1] not in _LEFT_OF_LOCAL:
             left -= 1
         right = at + 1
         while (
@@ -160,7 +162,7 @@ def addresses_in(text: str) -> Iterator[str]:
             and text[right] not in _RIGHT_OF_TOKEN
         ):
             right += 1
-        if (right == len(text) or text[right] != "@") and "@" not in text[left:at]:
+        if "@" not in (text[left - 1 : left], text[right : right + 1]):
             local, domain = text[left:at].lstrip(_WRAPPED), text[at + 1 : right].rstrip(".-_")
             normal = addresses.normal_address(f"{local}@{domain}")
             if normal is not None:
@@ -191,9 +193,10 @@ def is_aligned(mail: message.ParsedMail, trusted: Sequence[str]) -> bool:
     if mail.sender is None:
         return False
     for value in mail.values("Authentication-Results"):
-        server, results = _results(value)
+        statements = _statements(value)
+        server = (next(statements).split() or [""])[0].strip('"').rstrip(".").lower()
         if server in names:
-            found = [properties for method, properties in results if method == "dmarc"]
+            found = [properties for method, properties in map(_result, statements) if method == "dmarc"]
             return bool(found) and all(
                 properties.get("") == "pass" and properties.get("header.from") == mail.sender.domain
                 for properties in found
@@ -201,50 +204,38 @@ def is_aligned(mail: message.ParsedMail, trusted: Sequence[str]) -> bool:
     return False
 
 
-def _results(header: str) -> tuple[str, list[tuple[str, dict[str, str]]]]:
-    """RFC 8601: the server's name, and each method with its properties; its own result is under ``."""
-    first, *rest = _statements(header)
-    server = first.split()[0].strip('"').rstrip(".").lower() if first.split() else ""
-    found: list[tuple[str, dict[str, str]]] = []
-    for statement in rest:
-        words = re.sub(r"\s*=\s*", "=", statement).split()
-        if not words:
-            continue
-        method, _, result = words[0].partition("=")
-        properties = {"": result.strip('"').lower()}
-        for word in words[1:]:
-            name, equals, value = word.partition("=")
-            domain = addresses.normal_domain(value.strip('"').rpartition("@")[2]) if equals else None
-            properties.setdefault(name.lower(), domain or "")
-        found.append((method.partition("/")[0].lower(), properties))
-    return server, found
+def _result(statement: str) -> tuple[str, dict[str, str]]:
+    """RFC 8601: a method with its properties; its own result is under ``."""
+    method, *words = re.sub(r"\s*=\s*", "=", statement).split() or [""]
+    name, _, result = method.partition("=")
+    properties = {"": result.strip('"').lower()}
+    for word in words:
+        key, equals, value = word.partition("=")
+        domain = addresses.normal_domain(value.strip('"').rpartition("@")[2]) if equals else None
+        properties.setdefault(key.lower(), domain or "")
+    return name.partition("/")[0].lower(), properties
 
 
-def _statements(header: str) -> list[str]:
+def _statements(header: str) -> Iterator[str]:
     """Cut at semicolons outside of quotes, comments left out."""
-    found = [""]
-    depth, is_quoted, is_escaped = 0, False, False
-    for character in header:
-        if is_escaped:
-            is_escaped = False
-        elif character == "\\":
-            is_escaped = True
-            continue
-        elif character == '"' and not depth:
-            is_quoted = not is_quoted
-        elif not is_quoted and character == "(":
+    found: list[str] = []
+    depth, is_quoted = 0, False
+    for match in _STATEMENT_PARTS.finditer(header):
+        part = match[0]
+        if part == "(" and not is_quoted:
             depth += 1
-            continue
-        elif not is_quoted and character == ")" and depth:
+        elif part == ")" and depth:
             depth -= 1
-            found[-1] += " "
+            found.append(" ")
+        elif depth:
             continue
-        elif character == ";" and not is_quoted and not depth:
-            found.append("")
-            continue
-        if not depth:
-            found[-1] += character
-    return found
+        elif part == ";" and not is_quoted:
+            yield "".join(found)
+            found = []
+        else:
+            is_quoted ^= part == '"'
+            found.append(part.removeprefix("\\"))
+    yield "".join(found)
 
 
 # --- what a machine sent ---------------------------------------------------------------------------

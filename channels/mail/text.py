@@ -19,7 +19,7 @@ from resiliparse.parse.html import HTMLTree
 
 MOST_HTML = 2_000_000
 MOST_TAGS = 100_000
-"""Characters and tags of HTML that are read as text; what is beyond is cut. Some tags take quadratic time."""
+"""Characters and tags of HTML that are read as text; what is beyond is cut."""
 
 _SAMPLE = 20_000
 """Bytes from which an undeclared charset is guessed."""
@@ -49,6 +49,28 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _ENCODED = re.compile(r"=\?([^?\s=]{1,40})\?([bBqQ])\?([^?]*)\?=")
 _FOLD = re.compile(r"[\r\n]+[ \t]*")
 
+_TAG = re.compile(
+    r"<(?:!--.*?(?:-->|\Z)|[!?][^>]*+>?|(script|style|svg)\b.*?(?:</\1[^>]*+>|\Z)|(/?)([a-z][^\s/>]*+)"
+    r"""((?:[^>=]|=\s*+(?:"[^"]*+"?|'[^']*+'?|[^\s>]*+))*+)>?)?+""",
+    re.IGNORECASE | re.DOTALL,
+)
+_ATTRIBUTE = re.compile(r"""([^\s=/]++)(?:\s*+=\s*+("[^"]*+"?|'[^']*+'?|[^\s]*+))?+""")
+_KEPT = frozenset({"class", "id", "type", "style", "hidden", "data-signature-widget"})
+"""The attributes that the selectors below look at."""
+
+_NAMES = """
+    html head title base link meta body noscript iframe noembed noframes template object
+    address article aside blockquote center details dialog dir div dl dt dd fieldset figcaption
+    figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu nav ol p pre
+    search section summary ul table caption colgroup col thead tbody tfoot tr td th br img
+    audio video canvas embed textarea select button input datalist progress meter"""
+_ELEMENTS = frozenset(_NAMES.split())
+"""All others are within a line."""
+
+_DEEPEST = 100
+"""Elements within a line that are open at once."""
+
+_HIDDEN = ("[hidden]", "[style*='display:none' i]", "[style*='display: none' i]")
 _QUOTES = (
     "blockquote[type=cite]",
     ".gmail_quote",
@@ -153,12 +175,45 @@ def _word_bytes(encoding: str, text: str) -> bytes | None:
 def html_text(html: str, *, own: bool = False) -> str:
     """The text of HTML in its paragraphs, to `MOST_HTML` characters and `MOST_TAGS` tags, without what is
     hidden; with `own` without the history and the signature that mail programs mark as such."""
-    tree = HTMLTree.parse("<".join(html[:MOST_HTML].split("<", MOST_TAGS)[:MOST_TAGS]))
-    skipped = list(_QUOTES) if own else None
+    bounded = "<".join(html[:MOST_HTML].split("<", MOST_TAGS)[:MOST_TAGS])
     found: str = extract_plain_text(
-        tree, preserve_formatting=True, main_content=False, alt_texts=False, skip_elements=skipped
+        HTMLTree.parse(_TAG.sub(_PlainTags(), bounded)),
+        preserve_formatting=True,
+        main_content=False,
+        alt_texts=False,
+        skip_elements=[*_HIDDEN, *(_QUOTES if own else ())],
     )
     return tidy(found)
+
+
+class _PlainTags:
+    """For the tags of one HTML text, in their order. What takes its parser quadratic time is left out: most
+    attributes, and within lines what is not hidden, a signature or history. Nothing of it changes the
+    text."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[bool]] = {}
+        self._depth = 0
+
+    def __call__(self, tag: re.Match[str]) -> str:
+        if tag[3] is None:
+            return "&lt;" if tag[0] == "<" else ""
+        end, name = tag[2], tag[3].lower()
+        kept: dict[str, str] = {}
+        for attribute in _ATTRIBUTE.finditer("" if end else tag[4]):
+            if (key := attribute[1].lower()) in _KEPT:
+                kept.setdefault(key, (attribute[2] or "").strip("\"'").replace('"', "&quot;"))
+        attributes = "".join(f' {key}="{value}"' for key, value in kept.items())
+        if name in _ELEMENTS:
+            return f"<{end}{name}{attributes}>"
+        of_name = self._open.setdefault(name, [])
+        if end:
+            was_shown = bool(of_name) and of_name.pop()
+            self._depth -= was_shown
+            return "</span>" if was_shown else ""
+        of_name.append(bool(kept) and self._depth < _DEEPEST)
+        self._depth += of_name[-1]
+        return f"<span{attributes}>" if of_name[-1] else ""
 
 
 def tidy(text: str) -> str:
