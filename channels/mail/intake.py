@@ -19,7 +19,14 @@ from typing import Any, Final, cast
 import structlog
 
 from channels.mail.config import MailboxConfig, MailConfig
-from channels.mail.imap import FetchedMail, FolderState, ImapConnection, UidsChanged
+from channels.mail.imap import (
+    CommandRefused,
+    FetchedMail,
+    FolderRefused,
+    FolderState,
+    ImapConnection,
+    UidsChanged,
+)
 from channels.mail.message import HASHED_BYTES, fetched_bytes, parse_mail
 from channels.mail.metrics import MailMetrics
 from channels.mail.routing import judge
@@ -156,7 +163,10 @@ class Intake:
         if not isinstance(found, BaseException):
             return found
         log.error("mail_not_read", mailbox=self._box.name, uid=mail.uid, exc_info=found)
-        digest = hashlib.sha256(mail.raw[:HASHED_BYTES]).hexdigest()
+        return self._unread(mail.raw[:HASHED_BYTES], f"the mail could not be read: {type(found).__name__}")
+
+    def _unread(self, known_by: bytes, error: str) -> tuple[str, RunRow]:
+        digest = hashlib.sha256(known_by).hexdigest()
         row = RunRow(
             mailbox=self._box.name,
             message_id=digest,
@@ -165,7 +175,7 @@ class Intake:
             profile=None,
             job="classify",
             status="error",
-            error=f"the mail could not be read: {type(found).__name__}",
+            error=error,
         )
         return run_id(self._box.name, None, digest), row
 
@@ -232,11 +242,33 @@ class Intake:
         for uid in (*sorted(sizes), None):
             size = 0 if uid is None else min(sizes[uid], most)
             if batch and (uid is None or len(batch) == BATCH_MAILS or weight + size > BATCH_BYTES):
-                yield await self._imap.fetch(inbox, batch, uid_validity=state.uid_validity, most_bytes=most)
+                yield await self._given_out(state, batch, most)
                 batch, weight = [], 0
             if uid is not None:
                 batch.append(uid)
                 weight += size
+
+    async def _given_out(
+        self, state: FolderState, uids: Sequence[int], most_bytes: int
+    ) -> Sequence[FetchedMail]:
+        """A mail that the server refuses, such as one that is broken there, has a run that ended with the
+        error, and keeps no other mail waiting. It is the mail's fault where another one is given out."""
+        inbox, validity = self._box.folders.inbox, state.uid_validity
+        try:
+            return await self._imap.fetch(inbox, uids, uid_validity=validity, most_bytes=most_bytes)
+        except FolderRefused:
+            raise
+        except CommandRefused as refused:
+            if len(uids) > 1:
+                return [mail for uid in uids for mail in await self._given_out(state, [uid], most_bytes)]
+            (uid,) = uids
+            _, every = await self._imap.uids(inbox)
+            others = [other for other in every if other != uid][-1:]
+            if not await self._imap.fetch(inbox, others, uid_validity=validity, most_bytes=1):
+                raise
+            log.error("mail_not_read", mailbox=self._box.name, uid=uid, detail=refused.detail)
+            await self._runs.add(*self._unread(b"%d:%d" % (validity, uid), refused.detail))
+            return ()
 
     def row(self, mail: FetchedMail) -> tuple[str, RunRow]:
         """The run of a mail and its id, as it begins. Takes seconds for a large mail; nothing is stored."""

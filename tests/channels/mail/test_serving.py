@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,55 @@ async def test_a_mail_that_brings_out_a_bug_ends_its_own_run_and_nothing_else(  
     assert shown["ended_at"] is not None
     (told,) = [line for line in logs if line["event"] == "mail_not_read"]
     assert (told["uid"], type(told["exc_info"])) == (1, ZeroDivisionError)
+
+
+@asynccontextmanager
+async def refusing(port: int, second: re.Pattern[bytes]) -> AsyncGenerator[int]:
+    """The port of a way to the IMAP server at `port` that refuses commands in which `second` is found."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
+
+        async def answers() -> None:
+            while data := await from_server.read(65_536):
+                writer.write(data)
+            writer.close()
+
+        answering = asyncio.create_task(answers())
+        while line := await reader.readline():
+            if second.search(line):
+                writer.write(line.split()[0] + b" NO [SERVERBUG] it cannot be converted\r\n")
+            else:
+                to_server.write(line)
+        to_server.close()
+        await answering
+
+    server = await asyncio.start_server(pass_on, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def test_a_mail_that_the_server_does_not_give_out_keeps_no_other_waiting(world: World) -> None:  # M1
+    async with refusing(world.dovecot.port, re.compile(rb"FETCH \S*\b2\b\S* .*BODY")) as port:
+        path = world.write(config(port, world.user))
+        async with world.serving(path, lambda request: Says("Nothing to do.")) as service:
+            for number in range(1, 4):
+                world.dovecot.deliver(world.user, mail(number))
+            rows = {row["message_id"]: row for row in await ended(service, 3)}
+            world.dovecot.deliver(world.user, mail(4))
+            assert len(await ended(service, 4)) == 4
+    statuses = sorted((str(row["status"]), id_.startswith("<m")) for id_, row in rows.items())
+    assert statuses == [("completed", True), ("completed", True), ("error", False)]
+
+
+async def test_a_server_that_gives_out_nothing_ends_no_run(world: World) -> None:  # M1
+    async with refusing(world.dovecot.port, re.compile(rb"FETCH .*BODY.*<")) as port:
+        path = world.write(config(port, world.user))
+        async with world.serving(path, lambda request: Says("Nothing to do.")) as service:
+            for number in range(1, 3):
+                world.dovecot.deliver(world.user, mail(number))
+            await until(lambda: "SERVERBUG" in str(service.intakes[0].problem))
+            assert await ended(service, 0) == []
 
 
 async def test_another_uidvalidity_answers_nothing_twice_and_loses_nothing(world: World) -> None:  # M1
