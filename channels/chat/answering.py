@@ -33,6 +33,7 @@ from channels.chat.wording import AFFIRMATIVE, breaks_out, phrase, question, ref
 from flow_engine.ports.chat import SessionRef
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.models import Message, ModelFailed
+from flow_engine.values import whole_number_in
 
 log: Any = structlog.get_logger("flow_engine.chat")
 
@@ -223,8 +224,9 @@ def _chosen(open_question: OpenQuestion | None, agents: Agents, text: str) -> st
         return None
     answer = text.strip().strip(".!").casefold()
     offered = [name for name in open_question.offered if name in agents.talking]
-    if answer.isascii() and answer.isdigit() and 1 <= int(answer[:3]) <= len(offered):
-        return offered[int(answer) - 1]
+    number = whole_number_in(answer)
+    if number and number <= len(offered):
+        return offered[number - 1]
     if answer in AFFIRMATIVE and offered:
         return offered[0] if len(offered) == 1 else None
     return next((name for name in offered if answer == name.casefold()), None)

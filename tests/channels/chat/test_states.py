@@ -188,7 +188,13 @@ async def test_an_agent_that_has_asked_and_is_gone_gets_no_further_message(
 
 @pytest.mark.parametrize(
     ("answer", "agent"),
-    [("2.", 1), ("PLANE_AGENT", "plane_agent"), ("train_agent", "train_agent"), ("yes", None)],
+    [
+        ("2.", 1),
+        ("PLANE_AGENT", "plane_agent"),
+        ("train_agent", "train_agent"),
+        ("yes", None),
+        ("0010", None),
+    ],
 )
 async def test_the_orchestrators_question_is_answered_by_number_or_name(
     tmp_path: Path, answer: str, agent: str | int | None
@@ -200,7 +206,7 @@ async def test_the_orchestrators_question_is_answered_by_number_or_name(
             await client.say("m-1", "tickets please")
             offered = [line[3:] for line in client.text("m-1").splitlines()[1:]]
             final = await client.say("m-2", answer)
-            if agent is None:  # a yes to two is no answer
+            if agent is None:  # a yes to two is no answer, nor is a number that was not offered
                 assert final["state"] == "clarifying"
             else:
                 chosen = agent if isinstance(agent, str) else f"{offered[agent].split()[1]}_agent"
