@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, cast
 from uuid import uuid4
 
 import orjson
+from cachetools import LRUCache
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -34,6 +35,7 @@ PROMPTS: Final = Path(__file__).parent / "prompts"
 LONGEST_ANSWER: Final = 8_192
 FULL: Final = 0.75
 KEPT_TURNS: Final = 2
+MOST_TOOLBOXES: Final = 1_000
 
 Frame = Mapping[str, Any]
 Emit = Callable[[Frame], Awaitable[None]]
@@ -114,18 +116,16 @@ class Workspace:
         self.settings = settings
         self._rules = rules
         self._shell = shell.Shell(self.root, settings.workspace_sandbox)
-        self._toolboxes: dict[str, Toolbox] = {}
+        # What a session was granted, and has read: of one that was long ago it is asked again.
+        self._toolboxes: LRUCache[str, Toolbox] = LRUCache(MOST_TOOLBOXES)
 
     def close(self) -> None:
         self.store.close()
         self.root.close()
 
     def toolbox(self, session: str) -> Toolbox:
-        if session not in self._toolboxes:
-            self._toolboxes[session] = Toolbox(
-                self.root, self.store, self._shell, self.index, self._rules, session
-            )
-        return self._toolboxes[session]
+        parts = (self.root, self.store, self._shell, self.index, self._rules, session)
+        return self._toolboxes.setdefault(session, Toolbox(*parts))
 
     def system_prompt(self) -> str:
         """The rules in the language of the settings, then the operator's own for this project."""

@@ -204,23 +204,23 @@ class AssistantRoutes:
                 last = {"error": {"code": error.code, "message": str(error)}}
             await frames.put(last)
 
-        working = asyncio.create_task(work())
+        working, getting = asyncio.create_task(work()), asyncio.create_task(frames.get())
         try:
             yield {"run": run_id, "session": session}
             while True:
-                getting = asyncio.ensure_future(frames.get())
                 await asyncio.wait((getting, working), return_when=asyncio.FIRST_COMPLETED)
                 if not getting.done() and frames.empty():
-                    getting.cancel()
                     working.result()
                     return
                 got = await getting
+                getting = asyncio.create_task(frames.get())
                 yield got
                 if "result" in got or "error" in got:
                     return
         finally:
             working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            getting.cancel()
+            await asyncio.gather(working, getting, return_exceptions=True)
             del self._runs[run_id]
             self.free(body.workspace, session, run_id)
 

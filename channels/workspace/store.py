@@ -165,6 +165,14 @@ class Session:
     metadata: Mapping[str, Any]
 
 
+_NEWEST_FIRST: Final = "SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC"
+
+
+def _session(row: Sequence[Any]) -> Session:
+    *columns, metadata = row
+    return Session(*columns, metadata=orjson.loads(metadata or "{}"))
+
+
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
     """A message with its row and its turn; `created_at` in seconds since 1970, UTC."""
@@ -229,14 +237,14 @@ class Store:
 
     def sessions(self) -> list[Session]:
         """The newest first, by their last message in UTC; empty where there are none."""
-        rows = self.database.execute("SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC")
-        return [Session(a, b, c, d, e, orjson.loads(text or "{}")) for a, b, c, d, e, text in rows]
+        return [_session(row) for row in self.database.execute(_NEWEST_FIRST)]
 
     def session(self, session: str | None) -> Session:
         """That session, or without an id the newest. Raises LookElsewhere `session_unknown`."""
-        for each in self.sessions():
-            if session in (None, each.id):
-                return each
+        statement = _NEWEST_FIRST if session is None else "SELECT * FROM sessions WHERE id = ?"
+        row = self.database.execute(statement, () if session is None else (session,)).fetchone()
+        if row is not None:
+            return _session(row)
         named = "" if session is None else f" {session!r}"
         raise LookElsewhere("session_unknown", f"there is no session{named} in this workspace")
 

@@ -7,6 +7,7 @@ Undoing looks first and restores then: where one file has changed since, none is
 import difflib
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ from flow_engine.errors import CallTheOperator, ReloadAndDecide
 
 MOST_BYTES = 256 * 1024 * 1024
 MOST_DIFF_LINES = 400
+MOST_COMPARED = 4_000_000
+"""Pairs of lines: the time to compare them grows with their number."""
+
+_CONTEXT = 3
+_HUNK = re.compile(r"@@ -(\d+)(.*) \+(\d+)(.*) @@\n")
 
 
 def keep_blob(folder: Path, data: bytes) -> str:
@@ -54,7 +60,7 @@ def content_at(root: Root, path: str) -> Content | None:
 
 def diff(path: str, before: bytes | None, after: bytes | None) -> str:
     """A unified diff, `/dev/null` for no file; of what is no text, or changes its encoding, only the sizes in
-    bytes."""
+    bytes, and of very many lines that differ only their numbers."""
     texts = _texts(path, before or b"", after or b"")
     if texts is None:
         return f"binary {path}: {len(before or b'')} bytes become {len(after or b'')}\n"
@@ -63,12 +69,25 @@ def diff(path: str, before: bytes | None, after: bytes | None) -> str:
         f"a/{path}" if before is not None else "/dev/null",
         f"b/{path}" if after is not None else "/dev/null",
     ]
+    head = max(0, _alike(old, new) - _CONTEXT)
+    tail = max(0, _alike(old[:head:-1], new[:head:-1]) - _CONTEXT)
+    old, new = old[head : len(old) - tail], new[head : len(new) - tail]
+    if len(old) * len(new) > MOST_COMPARED:
+        return f"{path}: {len(old)} lines become {len(new)} others\n"
     lines = [
-        line if line.endswith("\n") else f"{line}\n"
-        for line in difflib.unified_diff(old, new, names[0], names[1])
+        _HUNK.sub(lambda at: f"@@ -{int(at[1]) + head}{at[2]} +{int(at[3]) + head}{at[4]} @@\n", line)
+        if line.endswith("\n")
+        else f"{line}\n"
+        for line in difflib.unified_diff(old, new, names[0], names[1], n=_CONTEXT)
     ]
     more = [f"[{len(lines) - MOST_DIFF_LINES} lines left out]\n"] if len(lines) > MOST_DIFF_LINES else []
     return "".join(lines[:MOST_DIFF_LINES] + more)
+
+
+def _alike(lines: Sequence[str], others: Sequence[str]) -> int:
+    """How many lines at the beginning are the same."""
+    pairs = enumerate(zip(lines, others, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(lines), len(others)))
 
 
 def _texts(path: str, before: bytes, after: bytes) -> tuple[str, str] | None:

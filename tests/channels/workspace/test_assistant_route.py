@@ -1,6 +1,7 @@
 """`POST /v1/assistant`: its frames letter by letter, who may, and what is refused (W2, W8, W9)."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -235,6 +236,16 @@ async def test_a_client_that_goes_away_has_said_no(tmp_path: Path) -> None:  # W
             await stream.rest()
         closed = server.model.requests[-1].body["messages"][-2]
         assert (closed["role"], orjson.loads(closed["content"])["error"]) == ("tool", "INTERRUPTED")
+
+
+async def test_a_client_that_goes_away_leaves_no_task(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:  # W9
+    steps = [calls("write_file", path="a.txt", content="x")]
+    async with serving(tmp_path, steps) as server, server.run() as stream:
+        await stream.until("confirm")
+    gc.collect()
+    assert "was destroyed" not in caplog.text
 
 
 async def test_without_a_stream_one_object_and_nobody_is_asked(tmp_path: Path) -> None:  # W2

@@ -1,10 +1,13 @@
 """The two databases, what they hold, and where a workspace begins (W3, W4)."""
 
+import gc
 import hashlib
 import shutil
 import sqlite3
 import subprocess
 import sys
+import time
+import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from channels.workspace.assistant import MOST_TOOLBOXES
 from channels.workspace.confinement import Root
 from channels.workspace.store import Store, detect, remember_workspace
 from flow_engine.errors import CallTheOperator, LookElsewhere
@@ -272,3 +276,30 @@ def test_two_programs_begin_a_workspace_at_once(tmp_path: Path) -> None:  # W3
             assert len(set(pool.map(begun, range(8)))) == 8
         shutil.rmtree(folder / ".agentichat")
         shutil.rmtree(home)
+
+
+def test_a_session_is_found_as_soon_among_many(tmp_path: Path) -> None:  # W4
+    """Every request to the gateway without a session begins one, and every turn asks for its own often."""
+    with opened(tmp_path) as world:
+        store = world.workspace.store
+        row = ("gateway", "m", '{"summary": "%s"}' % ("x" * 200))
+        many = [(f"s{number}", 1.0, 1.0, *row) for number in range(30_000)]
+        store.database.execute("BEGIN")
+        store.database.executemany("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?)", many)
+        store.database.execute("COMMIT")
+        began = time.process_time()
+        for number in range(200):
+            store.describe(f"s{number}", title="x")
+        assert time.process_time() - began < 2
+        assert store.session("s7").metadata["title"] == "x"
+
+
+def test_the_tools_of_sessions_of_long_ago_are_forgotten(tmp_path: Path) -> None:  # W2
+    with opened(tmp_path) as world:
+        toolbox = world.workspace.toolbox
+        first, second = weakref.ref(toolbox("s0")), toolbox("s1")
+        for number in range(2, MOST_TOOLBOXES + 1):
+            toolbox(f"s{number}")
+            assert toolbox("s1") is second
+        gc.collect()
+        assert first() is None

@@ -1,6 +1,7 @@
 """Writes and deletes are kept, and taken back by step, turn or session (W10)."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +241,22 @@ def test_differences_are_named_by_what_was_there() -> None:  # W10
     long = diff("a", b"", b"\n".join(b"%d" % number for number in range(2_000)))
     assert len(long.splitlines()) == undoing.MOST_DIFF_LINES + 1
     assert long.endswith("lines left out]\n")
+
+
+def test_differences_of_long_files_are_soon_told() -> None:  # W10
+    """Of lines that repeat, as those of logs and tables do."""
+    began = time.process_time()
+    rows = [f"row {number % 110}\n" for number in range(30_000)]
+    before = "".join(rows).encode()
+    rows[15_000] = "mine\n"
+    changed = diff("a", before, "".join(rows).encode())
+    assert changed.splitlines()[2:] == [
+        "@@ -14998,7 +14998,7 @@",
+        *(f" row {number % 110}" for number in range(14_997, 15_000)),
+        f"-row {15_000 % 110}",
+        "+mine",
+        *(f" row {number % 110}" for number in range(15_001, 15_004)),
+    ]
+    assert diff("a", before, before + b"mine\n").endswith("+mine\n")
+    assert diff("a", before, b"mine\n" * 1_000) == "a: 30000 lines become 1000 others\n"
+    assert time.process_time() - began < 2
