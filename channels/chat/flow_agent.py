@@ -48,7 +48,7 @@ from channels.engine_client.tools import (
     TaskTool,
     change_asked_for,
     change_task_spec,
-    task_names,
+    not_changed,
     with_missing,
 )
 from flow_engine.documents.findings import breaches_of
@@ -60,7 +60,6 @@ from flow_engine.values import JsonValue
 PROMPT_WAIT_MS: Final = 1_500
 """How long the prompt of an answer waits for values that are still being found in the message."""
 
-MOST_TOOL_CHARS: Final = 2_000
 _ABOUT_TEXTS: Final = "/human_task_"
 """Begins the commands that tell what a person has decided."""
 
@@ -187,8 +186,7 @@ class FlowAgents:
         contact = self.people.contact(request.ref.tenant_id, cast("FlowRun", request.state.flow))
 
         async def ran(tool: TaskTool, answer: JsonValue) -> None:
-            body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
-            await self.people.report(contact, "bot", body, kind="tool")
+            await self.people.report(contact, "bot", tool.told(answer), kind="tool")
 
         toolbox = Toolbox(self._engine, self._open_mcp(), ran, Approval(self._policy, turn), self._lists)
         talk = _Talk(request, agent, run, turn, toolbox, contact)
@@ -375,16 +373,10 @@ class FlowAgents:
         try:
             reply = await self._engine.change_task(talk.contact, *change_asked_for(call.arguments))
         except StateConflict as conflict:
-            return {"result": False, "code": conflict.code, "reason": str(conflict)}
+            return not_changed(conflict)
         if isinstance(reply, TaskRefused):
             talk.data = talk.data.model_copy(update={"reachable_tasks": reply.reachable_tasks})
-            return {
-                "result": False,
-                "code": reply.code,
-                "reason": reply.reason,
-                "missing": [variable.name for variable in reply.missing],
-                "reachableTasks": list[JsonValue](task_names(reply.reachable_tasks)),
-            }
+            return not_changed(reply)
         talk.data, talk.tools = reply, await talk.toolbox.of_task(reply)
         await self._show_task(talk)
         return {"result": True, "task": reply.task_name, "type": reply.task_type}

@@ -29,6 +29,7 @@ CHANGE_TASK: Final = "change_task"
 BACK = "back"
 """Leads out of a digression, to the task that it was entered from."""
 END_CALL: Final = "end_call"
+MOST_TOOL_CHARS: Final = 2_000
 REASON_CHARS: Final = 2_000
 """Of a reason for a change of task, as the engine takes it."""
 
@@ -87,6 +88,10 @@ class TaskTool:
     @property
     def spec(self) -> ToolSpec:
         return ToolSpec(self.name, self.listed.description, self.parameters)
+
+    def told(self, answer: JsonValue) -> str:
+        """The beginning of an answer, as it is reported."""
+        return f"{self.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +175,19 @@ def change_asked_for(arguments: Mapping[str, JsonValue]) -> tuple[str, str | Non
     task, reason = arguments.get("task"), arguments.get("reason")
     told = reason.strip()[:REASON_CHARS] if isinstance(reason, str) else ""
     return task if isinstance(task, str) else "", told or None
+
+
+def not_changed(why: replies.TaskRefused | replies.StateConflict) -> dict[str, JsonValue]:
+    """What a model that writes is told of a change of task that was asked for and not made."""
+    if isinstance(why, replies.StateConflict):
+        return {"result": False, "code": why.code, "reason": str(why)}
+    return {
+        "result": False,
+        "code": why.code,
+        "reason": why.reason,
+        "missing": [variable.name for variable in why.missing],
+        "reachableTasks": list[JsonValue](task_names(why.reachable_tasks)),
+    }
 
 
 def task_names(tasks: Sequence[replies.ReachableTask]) -> list[str]:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx2
-import orjson
 import structlog
 
 from adapters.models.tools import Approval, Arguments, Tool
@@ -28,11 +27,12 @@ from channels.engine_client.approvals import SENT, HeldTexts, is_decided
 from channels.engine_client.mcp_tools import McpServers
 from channels.engine_client.toolbox import Toolbox, ToolListCache
 from channels.engine_client.tools import (
+    MOST_TOOL_CHARS,
     REASON_CHARS,
     TaskTool,
     change_asked_for,
     change_task_spec,
-    task_names,
+    not_changed,
 )
 from channels.mail.config import FlowChoice as DeclaredFlow
 from channels.mail.ports import Decision, FlowTask
@@ -45,7 +45,6 @@ from flow_engine.values import JsonValue
 PROMPT_WAIT_MS: Final = 1_500
 """How long the prompt waits for values that are still being found in the mail."""
 
-MOST_TOOL_CHARS: Final = 2_000
 MOST_TEXT_CHARS: Final = 16_000
 _HUMAN: Final = "HUM"
 
@@ -225,8 +224,7 @@ class EngineContact:
                 log.info("contact_not_ended", code=conflict.code)
 
     async def tool_ran(self, tool: TaskTool, answer: JsonValue) -> None:
-        body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
-        await self._report("bot", body, self._tool_id(), "tool")
+        await self._report("bot", tool.told(answer), self._tool_id(), "tool")
 
     def _moved(self, command: str) -> None:
         """The conversation went on without this run: where to, the engine is asked for anew."""
@@ -260,15 +258,9 @@ class EngineContact:
             try:
                 reply = await self._engine.change_task(self._contact, *change_asked_for(arguments))
             except replies.StateConflict as conflict:
-                return {"result": False, "code": conflict.code, "reason": str(conflict)}
+                return not_changed(conflict)
             if isinstance(reply, replies.TaskRefused):
-                return {
-                    "result": False,
-                    "code": reply.code,
-                    "reason": reply.reason,
-                    "missing": [variable.name for variable in reply.missing],
-                    "reachableTasks": task_names(reply.reachable_tasks),
-                }
+                return not_changed(reply)
             self._data = reply
             return {"result": True, "task": reply.task_name, "type": reply.task_type, "prompt": reply.prompt}
 
