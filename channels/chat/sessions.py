@@ -35,6 +35,8 @@ RENEW_S: Final = chat.LEASE_S / 4
 SWEEP_S: Final = 2.0
 END_WITHIN_S: Final = 20.0
 POLL_S: Final = 0.05
+MOST_ENDING: Final = 100
+"""Cancellations that a session looks into at once; a line has five messages."""
 
 log: Any = structlog.get_logger("flow_engine.chat")
 
@@ -69,6 +71,8 @@ class _Orders:
         self.ending = self.ending or told["type"] == "end"
         cancelled = told.get("id", "")
         if told["type"] == "cancel" and cancelled not in (self.turn, *self.cancelled):
+            if len(self.ending_waiting) == MOST_ENDING:
+                return
             self.ending_waiting[cancelled] = asyncio.create_task(self.end_waiting(cancelled))
         self.cancelled.add(cancelled)
         if self.current is not None and (self.ending or self.current[0] in self.cancelled):
@@ -281,7 +285,10 @@ class Sessions:
         with contextlib.suppress(chat.LeaseLost, RetryLater):
             line = [cast("Mapping[str, str]", orjson.loads(item)) for item in await self.store.waiting(ref)]
             is_waiting = any(item["kind"] == "message" and item["id"] == message_id for item in line)
-            if is_waiting and message_id not in orders.ended:
+            if not is_waiting:
+                del orders.ending_waiting[message_id]
+                orders.cancelled.discard(message_id)
+            elif message_id not in orders.ended:
                 frames = AnswerFrames(self.store, ref, message_id, holder)
                 await frames.finish("refused", {"event": "cancelled"})
                 orders.ended.add(message_id)

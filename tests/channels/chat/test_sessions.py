@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -182,6 +183,35 @@ async def test_a_waiting_message_is_cancelled_before_the_answer_ahead_of_it_is_w
             assert (await client.final("m-3"))["state"] == "done"
             assert [f["id"] for f in client.frames if f["final"]] == ["m-2", "m-1", "m-3"]
             assert len(chat.model.requests) == 2
+
+
+def strings_of(objects: Sequence[object]) -> Iterator[str]:
+    """The texts in the sets there are."""
+    for each in objects:
+        if type(each) is set:
+            yield from (member for member in cast("set[object]", each) if isinstance(member, str))
+
+
+async def test_cancellations_of_nothing_take_no_room(tmp_path: Path) -> None:  # C12
+    """A client may send as many as it likes while an answer is made."""
+    async with running_chat(tmp_path, [Stalls(120, Says("late"))]) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            for number in (1, 2):
+                await client.send(type="message", id=f"m-{number}", content=QUESTION)
+            while not chat.model.requests:
+                await asyncio.sleep(0.01)
+            kept = f"nothing-{'x' * 100}"
+            for number in range(2_000):
+                await client.send(type="cancel", id=f"{kept}-{number}")
+            await client.send(type="confirm", call="x", decision="no")
+            await client.send(type="hello", user="u1", session=None, after=None)  # answered after all of it
+            await client.until(lambda frame: frame["type"] == "error")
+            gc.collect()
+            assert sum(kept in each for each in strings_of(gc.get_objects())) < 500
+            await client.send(type="cancel", id="m-2")
+            assert (await client.final("m-2"))["content"]["event"] == "cancelled"
+            await client.send(type="cancel", id="m-1")
 
 
 async def test_an_id_is_answered_once_and_a_line_has_an_end(tmp_path: Path) -> None:  # C12
