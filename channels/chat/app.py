@@ -34,6 +34,8 @@ from flow_engine.values import JsonValue
 HELLO_WITHIN_S = 15.0
 RESYNC_S = 5.0
 SEND_WITHIN_S = 30.0
+MOST_UNREAD = 1_000
+"""Frames about the connection alone that wait for the client to read."""
 
 TAKEN_OVER = 4001
 BAD_HELLO = 4400
@@ -233,6 +235,9 @@ class Connection:
             self._taken_over.set_result(None)
 
     def _tell(self, frame: bytes) -> None:
+        """Raises _Closed where the client sends on and reads nothing of what it is told."""
+        if self._bare.qsize() >= MOST_UNREAD:
+            raise _Closed(TRY_LATER)
         self._bare.put_nowait(frame)
         self._news.put_nowait(None)
 

@@ -185,6 +185,25 @@ async def test_a_waiting_message_is_cancelled_before_the_answer_ahead_of_it_is_w
             assert len(chat.model.requests) == 2
 
 
+async def test_a_client_that_sends_and_never_reads_is_let_go(tmp_path: Path) -> None:  # C12
+    upgrade = f"GET /v1/chat/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n"
+    hello = b'{"type": "hello", "user": "u1", "session": null, "after": null}'
+    async with running_chat(tmp_path) as chat:
+        reader, writer = await asyncio.open_connection("127.0.0.1", chat.port, limit=1_024)
+        writer.write(upgrade.encode())
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(bytes([0x81, 0x80 | len(hello), 0, 0, 0, 0]) + hello)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(50):  # the sockets take some 20,000 answers
+                writer.write(b"\x81\x82\0\0\0\0{}" * 1_000)
+                await writer.drain()
+                await asyncio.sleep(0.1)
+        queues = [each for each in gc.get_objects() if isinstance(each, asyncio.Queue)]
+        assert all(each.qsize() < 5_000 for each in cast("list[asyncio.Queue[object]]", queues))
+        writer.transport.abort()
+
+
 def strings_of(objects: Sequence[object]) -> Iterator[str]:
     """The texts in the sets there are."""
     for each in objects:
