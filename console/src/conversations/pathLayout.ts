@@ -1,3 +1,5 @@
+import { inColumns } from "../flows/columns";
+
 export interface TaskOfVersion {
   readonly id: string;
   readonly name: string;
@@ -27,22 +29,12 @@ export function tasksOf(document: unknown): TaskOfVersion[] {
   });
 }
 
-/** Tasks in columns by how many steps they are from the first; those that nothing leads to in the last. */
+/** Where the tasks are drawn: in columns, from the first. */
 export function boxesOf(tasks: readonly TaskOfVersion[], first: string | undefined): Box[] {
-  const byId = new Map(tasks.map((task) => [task.id, task]));
-  const column = new Map<string, number>();
-  let ring = [first ?? tasks[0]?.id ?? ""].filter((id) => byId.has(id));
-  for (let step = 0; ring.length > 0; step++) {
-    for (const id of ring) column.set(id, step);
-    const next = ring.flatMap((id) => byId.get(id)?.connectedTasks ?? []);
-    ring = [...new Set(next)].filter((id) => byId.has(id) && !column.has(id));
-  }
-  const beyond = Math.max(-1, ...column.values()) + 1;
-  const filled = new Map<number, number>();
+  const joined = tasks.map(({ id, connectedTasks }) => ({ _id: id, connectedTasks }));
+  const places = inColumns(joined, first ?? tasks[0]?.id);
   return tasks.map((task) => {
-    const at = column.get(task.id) ?? beyond;
-    const row = filled.get(at) ?? 0;
-    filled.set(at, row + 1);
-    return { task, x: at * (BOX.width + BOX.across), y: row * (BOX.height + BOX.down) };
+    const { column = 0, row = 0 } = places.get(task.id) ?? {};
+    return { task, x: column * (BOX.width + BOX.across), y: row * (BOX.height + BOX.down) };
   });
 }

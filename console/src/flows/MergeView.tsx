@@ -60,7 +60,7 @@ export default function MergeView({ flowId, theirs, ours, madeFrom, take }: Merg
   return (
     <div className="stack" ref={frame} tabIndex={-1}>
       {found.isPending ? <Loading /> : null}
-      {found.error === null ? null : <ErrorState error={found.error} retry={() => void found.refetch()} />}
+      <ErrorState error={found.error} retry={() => void found.refetch()} />
       {found.data === undefined ? null : (
         <>
           <dl className="merge-versions">
@@ -95,7 +95,7 @@ export default function MergeView({ flowId, theirs, ours, madeFrom, take }: Merg
               </div>
             </details>
           )}
-          {settling.error === null ? null : <ErrorState error={settling.error} did />}
+          <ErrorState error={settling.error} did />
           <div className="row">
             <Button
               kind="primary"

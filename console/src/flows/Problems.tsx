@@ -78,7 +78,7 @@ export const Problems = memo(function Problems(props: ProblemsProps): ReactNode 
           ) : null}
         </span>
       </header>
-      {verdict.error === null ? null : <ErrorState error={verdict.error} />}
+      <ErrorState error={verdict.error} />
       <ul className="problem-list">
         {verdict.problems.map((problem, number) => (
           <Row

@@ -122,24 +122,9 @@ export function TaskPanel(props: TaskPanelProps): ReactNode {
           )}
         </Field>
         <div data-at="prompt">
-          <PromptField
-            flowId={props.flowId}
-            document={document}
-            task={task}
-            change={(prompt) => put({ prompt }, "prompt")}
-            readOnly={readOnly}
-            renderedFor={props.renderedFor}
-            renderFor={props.renderFor}
-          />
+          <PromptField {...props} change={(prompt) => put({ prompt }, "prompt")} />
         </div>
-        <Connections
-          document={document}
-          task={task}
-          way={way}
-          change={change}
-          select={select}
-          readOnly={readOnly}
-        />
+        <Connections {...props} />
         <label className="choice">
           <input
             type="checkbox"
@@ -219,7 +204,8 @@ function BySchema({ document, task, schema, put, readOnly }: BySchemaProps): Rea
 
 type ConnectionsProps = Omit<PartProps, "schema"> & Pick<TaskPanelProps, "way">;
 
-function Connections({ document, task, way, change, select, readOnly }: ConnectionsProps): ReactNode {
+function Connections(props: ConnectionsProps): ReactNode {
+  const { document, task, change, readOnly } = props;
   const say = useText("flows");
   const heading = useId();
   const id = task._id;
@@ -228,18 +214,7 @@ function Connections({ document, task, way, change, select, readOnly }: Connecti
   );
   const own = task.connectedTasks ?? [];
   const everywhere = waysFrom(document, task).filter((to) => !own.includes(to));
-  const form = (to: string): ReactNode => (
-    <ConnectionForm
-      key={to}
-      document={document}
-      task={task}
-      to={to}
-      way={way}
-      change={change}
-      select={select}
-      readOnly={readOnly}
-    />
-  );
+  const form = (to: string): ReactNode => <ConnectionForm key={to} {...props} to={to} />;
   return (
     <section className="connections" data-at="connectionConditions" aria-labelledby={heading}>
       <h3 id={heading}>{say("connections")}</h3>

@@ -13,8 +13,8 @@ import {
   useState,
 } from "react";
 import { Link, useBlocker, useNavigate, useParams } from "react-router";
-import { refusal } from "../api/client";
 import { useMoment, useText } from "../i18n";
+import { flowAddress, versionAddress } from "../shell/addresses";
 import { Boundary } from "../shell/ErrorBoundary";
 import { fetched } from "../shell/fetched";
 import { Badge, Button, Dialog, PageHead } from "../shell/kit";
@@ -25,10 +25,9 @@ import { Talk } from "../talk/Talk";
 import { segmentsOf, taskAt, taskById, type VersionDocument } from "./document";
 import { edit, isDirty, opened } from "./editor";
 import { onlyWay } from "./graph";
-import type { SchemaNode } from "./jsonSchema";
 import { Problems } from "./Problems";
 import { FOR_NOBODY } from "./PromptField";
-import { flowsQuery, type Version, versionQuery, versionsOf, versionsQuery } from "./queries";
+import { flowsQuery, schemaQuery, type Version, versionQuery, versionsOf, versionsQuery } from "./queries";
 import { SaveActions } from "./SaveActions";
 import { SettingsView, settingsOf } from "./SettingsView";
 import { TaskPanel } from "./TaskPanel";
@@ -50,7 +49,7 @@ export default function VersionPage(): ReactNode {
   const saved = useCallback(
     (made: string) => {
       setWork((before) => ({ ...before, versions: new Set([...before.versions, made]) }));
-      void navigate(`/flows/${encodeURIComponent(flowId)}/versions/${encodeURIComponent(made)}`, {
+      void navigate(versionAddress(flowId, made), {
         replace: true,
       });
     },
@@ -77,16 +76,6 @@ export default function VersionPage(): ReactNode {
     />
   );
 }
-
-const schemaQuery = {
-  queryKey: ["schema"],
-  queryFn: async ({ signal }: { signal: AbortSignal }): Promise<SchemaNode> => {
-    const response = await fetch("/schemas/flow-version.json", { signal });
-    if (!response.ok) throw refusal(response.status, null);
-    return (await response.json()) as SchemaNode;
-  },
-  staleTime: Number.POSITIVE_INFINITY,
-};
 
 interface WorkbenchProps {
   readonly flowId: string;
@@ -122,7 +111,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   // The graph shows what the text was last: a change of it would be one of that, and the text would be lost.
   const held = readOnly || brokenText !== null;
   const verdict = useVerdict(flowId, document, brokenText, !readOnly);
-  const schema = useQuery(schemaQuery).data;
+  const schema = useQuery(schemaQuery("flow-version")).data;
   const flow = useQuery(flowsQuery).data?.find((each) => each.id === flowId);
   const dirty = isDirty(state);
 
@@ -190,7 +179,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
         trail={
           <>
             <Link to="/flows">{say("title")}</Link> /{" "}
-            <Link to={`/flows/${encodeURIComponent(flowId)}`}>{flow?.name ?? flowId}</Link>
+            <Link to={flowAddress(flowId)}>{flow?.name ?? flowId}</Link>
           </>
         }
         intro={<VersionNote version={version} dirty={dirty} />}
@@ -222,15 +211,11 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
         <div className="work-main">
           <Tabs.Root className="panel work-views" value={tab} onValueChange={openTab}>
             <Tabs.List className="tabs" aria-label={say("views")}>
-              <Tabs.Trigger className="tab" value="graph">
-                {say("graphTab")}
-              </Tabs.Trigger>
-              <Tabs.Trigger className="tab" value="settings">
-                {say("settingsTab")}
-              </Tabs.Trigger>
-              <Tabs.Trigger className="tab" value="document">
-                {say("documentTab")}
-              </Tabs.Trigger>
+              {(["graph", "settings", "document"] as const).map((each) => (
+                <Tabs.Trigger key={each} className="tab" value={each}>
+                  {say(`${each}Tab`)}
+                </Tabs.Trigger>
+              ))}
             </Tabs.List>
             {tab !== "document" && brokenText !== null ? (
               <p role="status" className="view-note">

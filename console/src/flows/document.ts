@@ -6,8 +6,7 @@ export type Variable = Schemas["FlowVersion.Variable"];
 export type Connection = Schemas["FlowVersion.ConnectionCondition"];
 export type VersionDocument = Partial<Schemas["FlowVersion"]> & { draft: boolean };
 export type Point = { readonly x: number; readonly y: number };
-export type TaskType = Task["type"];
-export const TASK_TYPES: readonly TaskType[] = ["AIO", "AIS", "HUM"];
+type TaskType = Task["type"];
 
 const SET_BY_SERVER = ["_id", "conversationalFlowId", "createdBy", "createdAt"] as const;
 

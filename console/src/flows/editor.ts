@@ -20,7 +20,6 @@ export interface EditorState extends Moment {
 }
 
 export type EditorAction =
-  | { readonly do: "open"; readonly document: VersionDocument }
   | { readonly do: "change"; readonly document: VersionDocument; readonly as?: string }
   | { readonly do: "type"; readonly text: string; readonly as?: string }
   | { readonly do: "saved"; readonly document: VersionDocument }
@@ -57,8 +56,6 @@ export function parsed(text: string): VersionDocument | null {
 
 export function edit(state: EditorState, action: EditorAction): EditorState {
   switch (action.do) {
-    case "open":
-      return opened(action.document);
     case "change": {
       const { document } = action;
       if (document === state.document) return state;

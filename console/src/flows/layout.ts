@@ -1,6 +1,7 @@
 /** Where tasks are drawn that nobody has put anywhere: in layers at once, then better by ELK in a worker. */
 import ELK, { type ElkNode } from "elkjs/lib/elk-api";
 import workerAddress from "elkjs/lib/elk-worker.min.js?url";
+import { inColumns } from "./columns";
 import { type Point, tasksOf, type VersionDocument } from "./document";
 
 export const NODE = { width: 232, height: 96 } as const;
@@ -8,24 +9,12 @@ export const GAP = { x: 150, y: 40 } as const;
 
 /** A task's column is its distance from the first task. Takes no time worth mentioning. */
 export function layered(document: VersionDocument): Readonly<Record<string, Point>> {
-  const tasks = tasksOf(document);
-  const byId = new Map(tasks.map((task) => [task._id, task]));
-  const column = new Map<string, number>();
-  let front = document.firstTask === undefined ? [] : [document.firstTask];
-  for (let depth = 0; front.length > 0; depth += 1) {
-    const entered = front.filter((id) => byId.has(id) && !column.has(id));
-    for (const id of entered) column.set(id, depth);
-    front = [...new Set(entered.flatMap((id) => byId.get(id)?.connectedTasks ?? []))];
-  }
-  const rows = new Map<number, number>();
-  const last = Math.max(-1, ...column.values()) + 1;
+  const places = inColumns(tasksOf(document), document.firstTask);
   return Object.fromEntries(
-    tasks.map((task) => {
-      const x = column.get(task._id) ?? last;
-      const y = rows.get(x) ?? 0;
-      rows.set(x, y + 1);
-      return [task._id, { x: x * (NODE.width + GAP.x), y: y * (NODE.height + GAP.y) }];
-    }),
+    [...places].map(([id, { column, row }]) => [
+      id,
+      { x: column * (NODE.width + GAP.x), y: row * (NODE.height + GAP.y) },
+    ]),
   );
 }
 

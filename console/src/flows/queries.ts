@@ -1,7 +1,8 @@
 import { queryOptions, useQuery } from "@tanstack/react-query";
-import { client, reply, type Schemas } from "../api/client";
+import { client, refusal, reply, type Schemas } from "../api/client";
 import { useSession } from "../shell/Session";
 import type { VersionDocument } from "./document";
+import type { SchemaNode } from "./jsonSchema";
 
 export type FlowRow = Omit<Schemas["FlowReply"], "templateId">;
 export type VersionRow = Schemas["VersionRowReply"];
@@ -29,6 +30,19 @@ export function versionQuery(flowId: string, versionId: string) {
         client.GET("/v1/flows/{flow_id}/versions/{version_id}", { params: { path }, signal }),
       );
       return document as VersionDocument;
+    },
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+}
+
+/** A JSON Schema that the service publishes. */
+export function schemaQuery(name: "flow-version" | "persona") {
+  return queryOptions({
+    queryKey: ["schema", name],
+    queryFn: async ({ signal }): Promise<SchemaNode> => {
+      const response = await fetch(`/schemas/${name}.json`, { signal });
+      if (!response.ok) throw refusal(response.status, null);
+      return (await response.json()) as SchemaNode;
     },
     staleTime: Number.POSITIVE_INFINITY,
   });

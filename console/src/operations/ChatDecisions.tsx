@@ -4,8 +4,8 @@ import { client, reply, type Schemas } from "../api/client";
 import { useMoment, useSpeech, useText } from "../i18n";
 import { Badge, Button, Dialog, type Tone } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
+import { More, pagesOf, Table } from "../shell/Table";
 import { costOf, percentOf } from "./figures";
-import { More, Table } from "./Table";
 
 type Decision = Schemas["ChatDecisionRow"];
 
@@ -21,16 +21,9 @@ export function ChatDecisions(): ReactNode {
   const say = useText("operations");
   const [opened, setOpened] = useState<string | null>(null);
   const found = useInfiniteQuery({
-    queryKey: ["chat-decisions"],
-    queryFn: ({ pageParam, signal }) =>
-      reply(
-        client.GET("/v1/operations/chat", {
-          params: { query: { limit: 100, ...(pageParam === "" ? {} : { before: pageParam }) } },
-          signal,
-        }),
-      ),
-    initialPageParam: "",
-    getNextPageParam: (last) => last.nextBefore,
+    ...pagesOf("chat-decisions", (before, signal) =>
+      reply(client.GET("/v1/operations/chat", { params: { query: { limit: 100, ...before } }, signal })),
+    ),
     refetchInterval: 10_000,
   });
   if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;

@@ -4,7 +4,7 @@ import { client, reply, type Schemas } from "../api/client";
 import { useMoment, useText } from "../i18n";
 import { Badge, Button, Dialog } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
-import { Table } from "./Table";
+import { Table } from "../shell/Table";
 
 type Run = Schemas["RunReply"];
 
@@ -93,7 +93,7 @@ function OneRun({ id }: { readonly id: string }): ReactNode {
           </Button>
         </div>
       )}
-      {decide.error === null ? null : <ErrorState error={decide.error} did />}
+      <ErrorState error={decide.error} did />
       <pre className="raw">{JSON.stringify(found.data, null, 2)}</pre>
     </div>
   );

@@ -3,14 +3,15 @@ import { Tabs } from "radix-ui";
 import type { ReactNode } from "react";
 import { Link, useSearchParams } from "react-router";
 import { client, reply } from "../api/client";
-import { useMoment, useSpeech, useText } from "../i18n";
+import { SECONDS, useMoment, useSpeech, useText } from "../i18n";
+import { conversationAddress } from "../shell/addresses";
 import { Badge, Button, chosenInSight, PageHead, type Tone } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
+import { More, pagesOf, Table } from "../shell/Table";
 import { ChatDecisions } from "./ChatDecisions";
 import { costOf, durationOf } from "./figures";
 import { MailRuns } from "./MailRuns";
-import { More, Table } from "./Table";
 import { Tile } from "./Tile";
 import { VoiceAgents } from "./VoiceAgents";
 import "./operations.css";
@@ -89,7 +90,7 @@ function Health(): ReactNode {
   const data = found.data;
   return (
     <>
-      {found.error === null ? null : <ErrorState error={found.error} retry={() => void found.refetch()} />}
+      <ErrorState error={found.error} retry={() => void found.refetch()} />
       {found.isPending ? <Loading /> : null}
       {data === undefined ? null : (
         <>
@@ -147,7 +148,7 @@ function Health(): ReactNode {
 }
 
 function ConversationLink({ id }: { readonly id: string }): ReactNode {
-  return id === "" ? "–" : <Link to={`/conversations/${encodeURIComponent(id)}`}>{id}</Link>;
+  return id === "" ? "–" : <Link to={conversationAddress(id)}>{id}</Link>;
 }
 
 function Jobs(): ReactNode {
@@ -209,7 +210,7 @@ function DeadLetters(): ReactNode {
       <p role="status" className={replay.isSuccess ? "" : "visually-hidden"}>
         {replay.isSuccess ? say("replayed") : ""}
       </p>
-      {replay.error === null ? null : <ErrorState error={replay.error} did />}
+      <ErrorState error={replay.error} did />
       {found.data.deadLetters.length === 0 ? (
         <EmptyState title={say("noLetters")}>
           <p>{say("noLettersText")}</p>
@@ -251,19 +252,12 @@ function DeadLetters(): ReactNode {
 
 function Events(): ReactNode {
   const say = useText("operations");
-  const moment = useMoment();
-  const found = useInfiniteQuery({
-    queryKey: ["events"],
-    queryFn: ({ pageParam, signal }) =>
-      reply(
-        client.GET("/v1/events", {
-          params: { query: { limit: 50, ...(pageParam === "" ? {} : { before: pageParam }) } },
-          signal,
-        }),
-      ),
-    initialPageParam: "",
-    getNextPageParam: (last) => last.nextBefore,
-  });
+  const moment = useMoment(SECONDS);
+  const found = useInfiniteQuery(
+    pagesOf("events", (before, signal) =>
+      reply(client.GET("/v1/events", { params: { query: { limit: 50, ...before } }, signal })),
+    ),
+  );
   if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;
   if (found.isPending) return <Loading />;
   const rows = found.data.pages.flatMap((page) => page.events);
@@ -299,20 +293,13 @@ function Events(): ReactNode {
 
 function ModelCalls(): ReactNode {
   const say = useText("operations");
-  const moment = useMoment();
+  const moment = useMoment(SECONDS);
   const { language } = useSpeech();
-  const found = useInfiniteQuery({
-    queryKey: ["model-calls"],
-    queryFn: ({ pageParam, signal }) =>
-      reply(
-        client.GET("/v1/model-calls", {
-          params: { query: { limit: LIMIT, ...(pageParam === "" ? {} : { before: pageParam }) } },
-          signal,
-        }),
-      ),
-    initialPageParam: "",
-    getNextPageParam: (last) => last.nextBefore,
-  });
+  const found = useInfiniteQuery(
+    pagesOf("model-calls", (before, signal) =>
+      reply(client.GET("/v1/model-calls", { params: { query: { limit: LIMIT, ...before } }, signal })),
+    ),
+  );
   if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;
   if (found.isPending) return <Loading />;
   const rows = found.data.pages.flatMap((page) => page.calls);

@@ -4,8 +4,8 @@ import { client, reply, type Schemas } from "../api/client";
 import { useMoment, useSpeech, useText } from "../i18n";
 import { Badge, type Tone } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
+import { Table } from "../shell/Table";
 import { durationOf, totalOf } from "./figures";
-import { Table } from "./Table";
 import { Tile } from "./Tile";
 
 type Agent = Schemas["VoiceAgentRow"];

@@ -29,7 +29,7 @@ export function Compare({ flow, versions }: OfFlow): ReactNode {
         <VersionField versions={versions} label={say("before")} value={before} set={setBefore} />
         <VersionField versions={versions} label={say("after")} value={after} set={setAfter} />
       </div>
-      {found.error === null ? null : <ErrorState error={found.error} retry={() => void found.refetch()} />}
+      <ErrorState error={found.error} retry={() => void found.refetch()} />
       {found.isPending ? <Loading /> : null}
       {found.isSuccess && changes.length === 0 ? (
         <EmptyState title={say("noChanges")}>

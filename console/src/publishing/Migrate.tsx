@@ -5,9 +5,10 @@ import { client, reply } from "../api/client";
 import { runnable } from "../flows/queries";
 import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
-import { Table } from "../operations/Table";
+import { conversationAddress } from "../shell/addresses";
 import { Badge, Button, Field, type Tone } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
+import { Table } from "../shell/Table";
 import { mappingOf } from "./mapping";
 import type { OfFlow } from "./parts";
 
@@ -84,7 +85,7 @@ export function Migrate({ flow, versions: all }: OfFlow): ReactNode {
         </div>
       </form>
       {migrate.isPending ? <Loading /> : null}
-      {migrate.error === null ? null : <ErrorState error={migrate.error} did />}
+      <ErrorState error={migrate.error} did />
       {report === undefined ? null : report.conversations.length === 0 ? (
         <EmptyState title={say("nothingToMigrate")} />
       ) : (
@@ -101,7 +102,7 @@ export function Migrate({ flow, versions: all }: OfFlow): ReactNode {
             rows={report.conversations.map((row) => ({
               key: row.conversationId,
               cells: [
-                <Link key="id" to={`/conversations/${encodeURIComponent(row.conversationId)}`}>
+                <Link key="id" to={conversationAddress(row.conversationId)}>
                   {row.conversationId}
                 </Link>,
                 <Badge key="verdict" tone={TONES[row.verdict] ?? "neutral"}>

@@ -35,9 +35,3 @@ export function useTheme(): readonly [Theme, (theme: Theme) => void] {
     },
   ];
 }
-
-/** Whether the page is dark now, by choice or by the system. */
-export function isDark(): boolean {
-  const theme = kept();
-  return theme === "system" ? matchMedia("(prefers-color-scheme: dark)").matches : theme === "dark";
-}

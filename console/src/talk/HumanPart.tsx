@@ -46,24 +46,48 @@ export function HumanPart({ now, send, busy }: Props): ReactNode {
 /** Without a model the text that is to wait is the designer's. */
 function Written({ send, busy }: Omit<Props, "now">): ReactNode {
   const say = useText("talk");
+  return (
+    <TextForm
+      label={say("written")}
+      action={say("putBefore")}
+      busy={busy}
+      send={(text, sent) => send({ humanTask: { outcome: "waiting", text } }, sent)}
+    />
+  );
+}
+
+interface TextFormProps {
+  readonly label: string;
+  readonly action: string;
+  readonly kind?: "primary";
+  readonly busy: boolean;
+  /** `sent` is called once the text has arrived. */
+  readonly send: (text: string, sent: () => void) => void;
+  readonly children?: ReactNode;
+}
+
+/** One text, which stays until it has arrived. */
+export function TextForm({ label, action, kind, busy, send, children }: TextFormProps): ReactNode {
   const [text, setText] = useState("");
   const submit = (event: FormEvent): void => {
     event.preventDefault();
     if (text.trim() === "" || busy) return;
-    send({ humanTask: { outcome: "waiting", text: text.trim() } }, () => setText(""));
+    send(text.trim(), () => setText(""));
   };
   return (
     <form className="talk-form" onSubmit={submit}>
       <input
-        aria-label={say("written")}
-        placeholder={say("written")}
+        aria-label={label}
+        placeholder={label}
         autoComplete="off"
+        readOnly={busy}
         value={text}
         onChange={(event) => setText(event.target.value)}
       />
-      <Button type="submit" disabled={busy}>
-        {say("putBefore")}
+      <Button type="submit" disabled={busy} {...(kind === undefined ? {} : { kind })}>
+        {action}
       </Button>
+      {children}
     </form>
   );
 }

@@ -1,7 +1,8 @@
 import type { ReactNode } from "react";
+import { shown } from "../conversations/timeline";
 import { useText } from "../i18n";
 import { Badge, Button } from "../shell/kit";
-import { shownValue, type Try, type Turn } from "./tries";
+import type { Try, Turn } from "./tries";
 
 /** What the engine knows and would send at this point of a try. */
 export function Inside({
@@ -46,7 +47,7 @@ export function Inside({
             <div key={each.varId}>
               <dt>{each.name}</dt>
               <dd className={each.value === null ? "quiet" : ""}>
-                {each.value === null ? "–" : shownValue(each.value)}
+                {shown(each.value, Number.POSITIVE_INFINITY)}
                 {each.provenance === null ? null : <span className="quiet"> · {each.updatedBy}</span>}
               </dd>
             </div>

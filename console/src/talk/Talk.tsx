@@ -1,11 +1,11 @@
-import { type FormEvent, type ReactNode, useEffect, useId, useRef, useState } from "react";
+import { type ReactNode, useEffect, useId, useRef, useState } from "react";
 import type { VersionDocument } from "../flows/document";
 import { useText } from "../i18n";
 import { Badge, Button, Field } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState } from "../shell/states";
 import { FlowTests } from "./FlowTests";
-import { HumanPart } from "./HumanPart";
+import { HumanPart, TextForm } from "./HumanPart";
 import { Inside } from "./Inside";
 import { type Caller, type Channel, type Line, type Try, type Turn, useTry } from "./tries";
 import "./talk.css";
@@ -45,7 +45,7 @@ export function Talk({ flowId, versionId, document, dirty, errors, active, cover
       <Status now={now} />
       {now !== null && talking.of !== document ? <p className="talk-note">{say("changedSince")}</p> : null}
       <Lines lines={lines} />
-      {going.error === null ? null : <ErrorState error={going.error} did />}
+      <ErrorState error={going.error} did />
       {now !== null && now.modelFailed !== null ? (
         <p className="talk-note">{say("modelFailed", { why: now.modelFailed })}</p>
       ) : null}
@@ -54,11 +54,16 @@ export function Talk({ flowId, versionId, document, dirty, errors, active, cover
       ) : null}
       {now === null ? <CallerChoice document={document} caller={caller} change={setCaller} /> : null}
       {now === null || now.status === "active" ? (
-        <MessageForm
+        <TextForm
+          label={say("message")}
+          action={say("send")}
+          kind="primary"
           busy={going.isPending}
-          blocked={errors > 0 && now === null}
           send={(text, sent) => send({ text }, sent)}
-        />
+        >
+          {errors > 0 && now === null ? <p className="hint wrong">{say("errorsFirst")}</p> : null}
+          <p className="hint">{say("commands")}</p>
+        </TextForm>
       ) : (
         <ComeBack
           now={now}
@@ -169,40 +174,6 @@ function ConditionShown({ condition }: { readonly condition: Condition }): React
         </li>
       ))}
     </ul>
-  );
-}
-
-interface MessageFormProps {
-  readonly busy: boolean;
-  readonly blocked: boolean;
-  /** `sent` is called once the text has arrived. */
-  readonly send: (text: string, sent: () => void) => void;
-}
-
-function MessageForm({ busy, blocked, send }: MessageFormProps): ReactNode {
-  const say = useText("talk");
-  const [text, setText] = useState("");
-  const submit = (event: FormEvent): void => {
-    event.preventDefault();
-    if (text.trim() === "" || busy) return;
-    send(text.trim(), () => setText(""));
-  };
-  return (
-    <form className="talk-form" onSubmit={submit}>
-      <input
-        aria-label={say("message")}
-        placeholder={say("message")}
-        autoComplete="off"
-        readOnly={busy}
-        value={text}
-        onChange={(event) => setText(event.target.value)}
-      />
-      <Button kind="primary" type="submit" disabled={busy}>
-        {say("send")}
-      </Button>
-      {blocked ? <p className="hint wrong">{say("errorsFirst")}</p> : null}
-      <p className="hint">{say("commands")}</p>
-    </form>
   );
 }
 

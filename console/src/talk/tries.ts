@@ -90,8 +90,3 @@ export async function testOf(known: Try): Promise<string> {
   );
   return String(test);
 }
-
-/** A value as it is shown. */
-export function shownValue(value: unknown): string {
-  return typeof value === "string" ? value : JSON.stringify(value);
-}

@@ -1,6 +1,7 @@
+import { infiniteQueryOptions } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { useText } from "../i18n";
-import { Button } from "../shell/kit";
+import { Button } from "./kit";
 
 interface Props {
   readonly label: string;
@@ -37,6 +38,19 @@ export function Table({ label, head, rows, empty }: Props): ReactNode {
       </table>
     </section>
   );
+}
+
+/** What the service lists page by page, the latest first. */
+export function pagesOf<Page extends { readonly nextBefore: string | null }>(
+  name: string,
+  fetchPage: (before: { readonly before?: string }, signal: AbortSignal) => Promise<Page>,
+) {
+  return infiniteQueryOptions({
+    queryKey: [name],
+    queryFn: ({ pageParam, signal }) => fetchPage(pageParam === "" ? {} : { before: pageParam }, signal),
+    initialPageParam: "",
+    getNextPageParam: (last: Page) => last.nextBefore,
+  });
 }
 
 interface MoreProps {
