@@ -2,6 +2,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, lazy, type ReactNode, Suspense, useEffect, useRef, useState } from "react";
 import { client, reply } from "../api/client";
 import { useText } from "../i18n";
+import { Boundary } from "../shell/ErrorBoundary";
 import { fetched } from "../shell/fetched";
 import { Button, Dialog, Field } from "../shell/kit";
 import { useSession } from "../shell/Session";
@@ -183,7 +184,7 @@ export function SaveActions({
               />
             )}
           </Field>
-          {failed === null ? null : <ErrorState error={failed} did />}
+          <ErrorState error={failed} did />
           <div className="row">
             <Button kind="primary" type="submit" disabled={saving.isPending || errors > 0}>
               {say("publish")}
@@ -193,25 +194,27 @@ export function SaveActions({
         </form>
       </Dialog>
       <Dialog title={say("notSaved")} open={failed !== null && !publishing} close={settle}>
-        {failed === null ? null : <ErrorState error={failed} did />}
+        <ErrorState error={failed} did />
       </Dialog>
       <Dialog wide title={say("meanwhile")} open={conflict !== null} close={settle}>
         {conflict === null ? null : (
           <div className="stack">
             <p>{say("meanwhileText", { who: conflict.theirs.createdBy })}</p>
             {merging ? (
-              <Suspense fallback={<Loading />}>
-                <MergeView
-                  flowId={base.flowId}
-                  theirs={conflict.theirs}
-                  ours={document}
-                  madeFrom={base.madeFrom}
-                  take={(next) => {
-                    merged(next, conflict.theirs);
-                    settle();
-                  }}
-                />
-              </Suspense>
+              <Boundary place={conflict}>
+                <Suspense fallback={<Loading />}>
+                  <MergeView
+                    flowId={base.flowId}
+                    theirs={conflict.theirs}
+                    ours={document}
+                    madeFrom={base.madeFrom}
+                    take={(next) => {
+                      merged(next, conflict.theirs);
+                      settle();
+                    }}
+                  />
+                </Suspense>
+              </Boundary>
             ) : (
               <div className="row">
                 <Button kind="primary" onClick={() => setMerging(true)}>

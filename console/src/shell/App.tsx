@@ -47,9 +47,13 @@ function SpeechProvider({ children }: { readonly children: ReactNode }): ReactNo
   );
   const [dictionary, setDictionary] = useState<Dictionary | null>(language === "en" ? english : null);
   useEffect(() => {
-    document.documentElement.lang = language;
     let wanted = true;
-    void dictionaryOf(language).then((loaded) => wanted && setDictionary(loaded));
+    const loading = fetched(() => dictionaryOf(language)).catch(() => english);
+    void loading.then((loaded) => {
+      if (!wanted) return;
+      document.documentElement.lang = language;
+      setDictionary(loaded);
+    });
     return () => {
       wanted = false;
     };

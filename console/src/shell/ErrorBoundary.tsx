@@ -1,5 +1,6 @@
 import { Component, type ReactNode } from "react";
 import { useLocation } from "react-router";
+import { Outdated } from "./fetched";
 import { ErrorState } from "./states";
 
 interface Props {
@@ -11,7 +12,10 @@ interface Props {
 
 /** What throws is a message where it would be, and all around it stays; with another `place` it starts anew. */
 export class Boundary extends Component<Props, { error: Error | null; place: unknown }> {
-  override state = { error: null, place: this.props.place };
+  override state: Readonly<{ error: Error | null; place: unknown }> = {
+    error: null,
+    place: this.props.place,
+  };
 
   static getDerivedStateFromError(error: Error): { error: Error } {
     return { error };
@@ -27,7 +31,8 @@ export class Boundary extends Component<Props, { error: Error | null; place: unk
   override render(): ReactNode {
     const { error } = this.state;
     if (error === null) return this.props.children;
-    return this.props.instead ?? <ErrorState error={error} retry={() => this.setState({ error: null })} />;
+    const told = <ErrorState error={error} retry={() => this.setState({ error: null })} />;
+    return error instanceof Outdated ? told : (this.props.instead ?? told);
   }
 }
 

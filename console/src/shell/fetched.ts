@@ -2,7 +2,12 @@
 
 const AGAIN_AFTER_MS = 1_000;
 
-/** Fetched until it is there, for React would keep the failure for good. Throws where the service answers without it. */
+/** The service answers and has it no more: it is of another release than this page. */
+export class Outdated extends Error {
+  override name = "Outdated";
+}
+
+/** Fetched until it is there, for React would keep the failure for good. Throws `Outdated`. */
 export async function fetched<Part>(fetchIt: () => Promise<Part>): Promise<Part> {
   for (;;) {
     try {
@@ -12,7 +17,10 @@ export async function fetched<Part>(fetchIt: () => Promise<Part>): Promise<Part>
         () => true,
         () => false,
       );
-      if (answers) return await fetchIt();
+      if (answers)
+        return await fetchIt().catch((error) => {
+          throw new Outdated(String(error));
+        });
       await new Promise((resolve) => setTimeout(resolve, AGAIN_AFTER_MS));
     }
   }

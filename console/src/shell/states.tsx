@@ -3,6 +3,7 @@ import { Link } from "react-router";
 import { ConnectionLost, Refused } from "../api/client";
 import type { Scope } from "../api/session";
 import { useText } from "../i18n";
+import { Outdated } from "./fetched";
 import { Button } from "./kit";
 
 export function Loading(): ReactNode {
@@ -38,33 +39,56 @@ export function ErrorState({
   error,
   retry,
   did = false,
+  called,
 }: {
-  readonly error: Error;
+  /** Null where all is well: nothing is shown then. */
+  readonly error: Error | null;
   readonly retry?: () => void;
   readonly did?: boolean;
+  /** What people call the place of a finding; its JSON pointer is shown where nothing is said here. */
+  readonly called?: (pointer: string) => string;
 }): ReactNode {
   const say = useText("shell");
+  if (error === null) return null;
   const lost = error instanceof ConnectionLost;
+  const outdated = error instanceof Outdated;
   const missing = error instanceof Refused && error.status === 404;
-  const title = lost ? say("lostTitle") : missing ? say("notFoundTitle") : say("refusedTitle");
+  const title = outdated
+    ? say("outdatedTitle")
+    : lost
+      ? say("lostTitle")
+      : missing
+        ? say("notFoundTitle")
+        : say("refusedTitle");
   const findings =
     error instanceof Refused ? error.problem.errors.filter((each) => each.message !== error.message) : [];
   return (
     <div className="state problem" role="alert">
       <h2>{title}</h2>
-      <p className="quiet">{lost ? say(did ? "lostAction" : "lostText") : error.message}</p>
+      <p className="quiet">
+        {outdated ? say("outdatedText") : lost ? say(did ? "lostAction" : "lostText") : error.message}
+      </p>
       {findings.length > 0 ? (
         <ul className="findings">
           {findings.map((each) => (
             <li key={`${each.pointer} ${each.code} ${each.message}`}>
-              {each.pointer === "" ? null : <code>{each.pointer}</code>} {each.message}
+              {called === undefined ? <code>{each.pointer}</code> : <strong>{called(each.pointer)}</strong>}{" "}
+              {each.message}
             </li>
           ))}
         </ul>
       ) : null}
-      {retry === undefined ? null : <Button onClick={retry}>{say("retry")}</Button>}
+      {outdated ? <Button onClick={() => window.location.reload()}>{say("loadAnew")}</Button> : null}
+      {outdated || retry === undefined ? null : <Button onClick={retry}>{say("retry")}</Button>}
     </div>
   );
+}
+
+/** The error of what was done last, if it failed. */
+export function lastError(
+  ...done: readonly { readonly error: Error | null; readonly submittedAt: number }[]
+): Error | null {
+  return done.reduce((last, each) => (each.submittedAt > last.submittedAt ? each : last)).error;
 }
 
 export function NotFound(): ReactNode {
