@@ -3,6 +3,7 @@ import { type FormEvent, type ReactNode, useState } from "react";
 import { Link, useNavigate } from "react-router";
 import { client, reply } from "../api/client";
 import { useMoment, useText } from "../i18n";
+import { flowAddress } from "../shell/addresses";
 import { Badge, Button, Dialog, Field, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
@@ -28,7 +29,7 @@ export default function FlowsPage(): ReactNode {
       <PageHead title={say("title")} intro={say("intro")}>
         {flows.data !== undefined && flows.data.length > 0 ? create : undefined}
       </PageHead>
-      {flows.error !== null ? <ErrorState error={flows.error} retry={() => void flows.refetch()} /> : null}
+      <ErrorState error={flows.error} retry={() => void flows.refetch()} />
       {flows.isPending ? <Loading /> : null}
       {flows.data?.length === 0 ? (
         <EmptyState title={say("empty")} actions={create}>
@@ -92,7 +93,7 @@ function Row({ flow, running }: { readonly flow: FlowRow; readonly running: numb
   return (
     <tr>
       <td>
-        <Link className="flow-name" to={`/flows/${encodeURIComponent(flow.id)}`}>
+        <Link className="flow-name" to={flowAddress(flow.id)}>
           {flow.name}
         </Link>
       </td>
@@ -134,11 +135,15 @@ function CreateFlow({ open, close }: { readonly open: boolean; readonly close: (
   const submit = (event: FormEvent): void => {
     event.preventDefault();
     creating.mutate(undefined, {
-      onSuccess: (made) => void navigate(`/flows/${encodeURIComponent(made.id)}`),
+      onSuccess: (made) => void navigate(flowAddress(made.id)),
     });
   };
+  const shut = (): void => {
+    creating.reset(); // another time it is another one
+    close();
+  };
   return (
-    <Dialog title={say("create")} open={open} close={close}>
+    <Dialog title={say("create")} open={open} close={shut}>
       <form className="stack" onSubmit={submit}>
         <Field label={say("name")}>
           {(field) => (
@@ -155,12 +160,12 @@ function CreateFlow({ open, close }: { readonly open: boolean; readonly close: (
             />
           )}
         </Field>
-        {creating.error === null ? null : <ErrorState error={creating.error} did />}
+        <ErrorState error={creating.error} did />
         <div className="row">
           <Button kind="primary" type="submit" disabled={creating.isPending}>
             {say("create")}
           </Button>
-          <Button onClick={close}>{sayShell("cancel")}</Button>
+          <Button onClick={shut}>{sayShell("cancel")}</Button>
         </div>
       </form>
     </Dialog>

@@ -1,7 +1,9 @@
 import { lazy, type ReactNode, Suspense } from "react";
 import { NavLink } from "react-router";
 import { useText } from "../i18n";
+import { Boundary } from "./ErrorBoundary";
 import { fetched } from "./fetched";
+import { holdFocus } from "./focus";
 import { Button } from "./kit";
 import { useSession } from "./Session";
 
@@ -11,6 +13,11 @@ const Settings = lazy(() => fetched(() => import("./Settings")));
 /** The bar with the main navigation, at the bottom of narrow screens, and the page. */
 export function Layout({ children }: { readonly children: ReactNode }): ReactNode {
   const say = useText("shell");
+  const noMenu = (
+    <Button kind="bare" disabled aria-label={say("settings")}>
+      <Initial />
+    </Button>
+  );
   return (
     <>
       <a className="skip" href="#content">
@@ -26,19 +33,15 @@ export function Layout({ children }: { readonly children: ReactNode }): ReactNod
           <NavLink to="/conversations">{say("conversations")}</NavLink>
           <NavLink to="/operations">{say("operations")}</NavLink>
         </nav>
-        <Suspense
-          fallback={
-            <Button kind="bare" disabled aria-label={say("settings")}>
+        <Boundary place={null} instead={noMenu}>
+          <Suspense fallback={noMenu}>
+            <Settings>
               <Initial />
-            </Button>
-          }
-        >
-          <Settings>
-            <Initial />
-          </Settings>
-        </Suspense>
+            </Settings>
+          </Suspense>
+        </Boundary>
       </header>
-      <main id="content" tabIndex={-1}>
+      <main id="content" tabIndex={-1} ref={holdFocus}>
         {children}
       </main>
     </>

@@ -71,6 +71,11 @@ export function Session({ children }: { readonly children: ReactNode }): ReactNo
   );
 }
 
+/** As a `ref`: what is asked for in the place of a page has the focus. */
+function atOnce(input: HTMLInputElement | null): void {
+  input?.focus();
+}
+
 function SignIn({
   again,
   expired = false,
@@ -113,6 +118,7 @@ function SignIn({
           {(field) => (
             <input
               {...field}
+              ref={atOnce}
               type="password"
               autoComplete="off"
               required

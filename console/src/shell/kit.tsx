@@ -5,6 +5,7 @@ import {
   type InputHTMLAttributes,
   type ReactNode,
   useContext,
+  useEffect,
   useId,
   useLayoutEffect,
   useRef,
@@ -15,8 +16,24 @@ interface ButtonProps extends ButtonHTMLAttributes<HTMLButtonElement> {
   readonly kind?: "plain" | "primary" | "danger" | "bare";
 }
 
-export function Button({ kind = "plain", type = "button", className = "", ...rest }: ButtonProps): ReactNode {
-  return <button type={type} className={`button ${kind} ${className}`.trim()} {...rest} />;
+/** One that cannot be used now keeps the focus that it has: with `disabled` nothing would have it. */
+export function Button({
+  kind = "plain",
+  type = "button",
+  className = "",
+  disabled = false,
+  onClick,
+  ...rest
+}: ButtonProps): ReactNode {
+  return (
+    <button
+      type={type}
+      className={`button ${kind} ${className}`.trim()}
+      aria-disabled={disabled || undefined}
+      onClick={(event) => (disabled ? event.preventDefault() : onClick?.(event))}
+      {...rest}
+    />
+  );
 }
 
 interface FieldControl {
@@ -132,13 +149,12 @@ export function Dialog({ title, open, close, children, wide = false }: DialogPro
     >
       {open ? (
         <>
-          <header className="row apart">
-            <h2 id={heading}>{title}</h2>
-            <Button kind="bare" aria-label={say("close")} onClick={close}>
-              ✕
-            </Button>
-          </header>
+          <h2 id={heading}>{title}</h2>
           {children}
+          {/* The last of all: what the dialog is for has the focus first. */}
+          <Button kind="bare" className="shut" aria-label={say("close")} onClick={close}>
+            ✕
+          </Button>
         </>
       ) : null}
     </dialog>
@@ -147,11 +163,15 @@ export function Dialog({ title, open, close, children, wide = false }: DialogPro
 
 /** The head of a page: where one is, what it is, what can be done. */
 export function PageHead(props: {
-  readonly title: ReactNode;
+  readonly title: string;
   readonly intro?: ReactNode;
   readonly trail?: ReactNode;
   readonly children?: ReactNode;
 }): ReactNode {
+  const product = useText("shell")("product");
+  useEffect(() => {
+    document.title = `${props.title} · ${product}`;
+  }, [props.title, product]);
   return (
     <header className="page-head">
       <div>
