@@ -306,6 +306,27 @@ def test_a_conversation_is_followed_again_by_the_next_key_and_once_the_store_is_
         assert answers == []
 
 
+def test_the_list_of_conversations_is_followed_again_by_the_next_key(tmp_path: Path) -> None:
+    with with_keys(tmp_path) as (console, _):
+        page, withdrawn = console.page, [True]
+
+        def streamed(route: Route) -> None:
+            if "event-stream" in route.request.headers["accept"] and withdrawn:
+                withdrawn.clear()
+                refusing(route, 401, "unauthorized")
+            else:
+                route.continue_()
+
+        page.route("**/v1/conversations?*", streamed)
+        console.open("/conversations")
+        for told in ("This service wants an API key.", "Your key is no longer accepted."):
+            expect(page.get_by_text(told)).to_be_visible()
+            expect(page.get_by_label("API key")).to_be_focused()
+            page.get_by_label("API key").fill(ADMIN)
+            page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_text("Live · 1 conversation")).to_be_visible()
+
+
 def test_a_late_refusal_of_the_key_before_does_not_end_the_session_of_the_next(tmp_path: Path) -> None:
     with with_keys(tmp_path) as (console, flow_id):
         page = console.page

@@ -5,6 +5,7 @@ import { client, reply, type Schemas } from "../api/client";
 import { runnable, versionsOf, versionsQuery } from "../flows/queries";
 import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
+import { conversationAddress } from "../shell/addresses";
 import { Badge, Button, Dialog, Field } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState, Loading } from "../shell/states";
@@ -88,7 +89,7 @@ function HumanPart({ conversation, rows, latest }: Props): ReactNode {
       {waiting === null ? null : (
         <WaitingText {...waiting} busy={report.isPending} decide={(decision) => report.mutate(decision)} />
       )}
-      {report.error === null ? null : <ErrorState error={report.error} did />}
+      <ErrorState error={report.error} did />
     </>
   );
 }
@@ -134,7 +135,7 @@ function Fork({ conversation, seq, close }: Props & { readonly close: () => void
     fork.mutate(undefined, {
       onSuccess: (made) => {
         close();
-        void navigate(`/conversations/${encodeURIComponent(made.conversationId)}`);
+        void navigate(conversationAddress(made.conversationId));
       },
     });
   };
@@ -147,7 +148,7 @@ function Fork({ conversation, seq, close }: Props & { readonly close: () => void
         )}
       </Field>
       <VersionChoice flowId={conversation.flowId} value={versionId} set={setVersionId} />
-      {fork.error === null ? null : <ErrorState error={fork.error} did />}
+      <ErrorState error={fork.error} did />
       <div className="row">
         <Button kind="primary" type="submit" disabled={fork.isPending}>
           {say("fork")}
@@ -181,7 +182,7 @@ function Replay({ conversation }: Props): ReactNode {
         </Button>
       </div>
       {replay.isPending ? <Loading /> : null}
-      {replay.error === null ? null : <ErrorState error={replay.error} did />}
+      <ErrorState error={replay.error} did />
       {row === undefined ? null : <ReplayedRow row={row} />}
     </div>
   );
@@ -283,7 +284,7 @@ function Erase({ conversation, close }: Props & { readonly close: () => void }):
           />
         )}
       </Field>
-      {erase.error === null ? null : <ErrorState error={erase.error} did />}
+      <ErrorState error={erase.error} did />
       <div className="row">
         <Button kind="danger" type="submit" disabled={typed !== id || erase.isPending}>
           {say("eraseForGood")}

@@ -1,14 +1,17 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Tabs } from "radix-ui";
-import { type ReactNode, useContext, useEffect, useMemo, useRef, useState } from "react";
+import { memo, type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useParams, useSearchParams } from "react-router";
 import type { Schemas } from "../api/client";
-import { useMoment, useSpeech, useText } from "../i18n";
-import { Badge, Button, Covered, PageHead } from "../shell/kit";
+import { VersionLink } from "../flows/VersionField";
+import { OF_THE_DAY, SECONDS, useMoment, useText } from "../i18n";
+import { conversationAddress } from "../shell/addresses";
+import { Badge, Button, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState, Loading, ScopeMissing } from "../shell/states";
+import { Table } from "../shell/Table";
 import { Actions } from "./Actions";
-import { LiveDot, STATUS_TONES } from "./ConversationsPage";
+import { type Follow, LiveDot, STATUS_TONES, useFollowed } from "./ConversationsPage";
 import { PathGraph } from "./PathGraph";
 import { conversationQuery, followJournal, journalQuery, type Moment, momentQuery } from "./queries";
 import { pathOf, type Step, shown, stepOf } from "./timeline";
@@ -40,14 +43,20 @@ function OneConversation({ id }: { readonly id: string }): ReactNode {
   const say = useText("conversations");
   const conversation = useQuery(conversationQuery(id));
   const journal = useQuery(journalQuery(id));
-  const live = useFollowedJournal(id, journal.isSuccess);
+  const queries = useQueryClient();
+  const follow = useCallback<Follow>(
+    (live, signal) => followJournal(queries, id, live, signal),
+    [queries, id],
+  );
+  const live = useFollowed(follow, journal.isSuccess);
   const [address, setAddress] = useSearchParams();
   const steps = useMemo(() => (journal.data ?? []).map(stepOf), [journal.data]);
   const latest = steps.at(-1)?.seq ?? 0;
   const wanted = Number(address.get("at"));
   const seq = steps.some((step) => step.seq === wanted) ? wanted : latest;
-  const select = (next: number): void =>
-    setAddress(next === latest ? {} : { at: String(next) }, { replace: true });
+  const choose = useRef((_: number): void => undefined);
+  choose.current = (next) => setAddress(next === latest ? {} : { at: String(next) }, { replace: true });
+  const select = useCallback((next: number) => choose.current(next), []); // the same for every step that is drawn
 
   const failed = conversation.error ?? journal.error;
   const retry = (): void => {
@@ -72,17 +81,11 @@ function OneConversation({ id }: { readonly id: string }): ReactNode {
         intro={
           <span className="row">
             <Badge tone={STATUS_TONES[known.status]}>{say(`status_${known.status}`)}</Badge>
-            <Link
-              to={`/flows/${encodeURIComponent(known.flowId)}/versions/${encodeURIComponent(known.versionId)}`}
-            >
-              {known.versionId}
-            </Link>
+            <VersionLink flowId={known.flowId} versionId={known.versionId} withFlow />
             {known.tag === null ? null : <Badge tone="accent">{known.tag}</Badge>}
             <span>{say(`channel_${known.channel}`)}</span>
             {known.forkedFrom === null ? null : (
-              <Link
-                to={`/conversations/${encodeURIComponent(known.forkedFrom.conversationId)}?at=${known.forkedFrom.seq}`}
-              >
+              <Link to={`${conversationAddress(known.forkedFrom.conversationId)}?at=${known.forkedFrom.seq}`}>
                 {say("forkOf", { id: known.forkedFrom.conversationId })}
               </Link>
             )}
@@ -105,19 +108,6 @@ function OneConversation({ id }: { readonly id: string }): ReactNode {
   );
 }
 
-function useFollowedJournal(id: string, ready: boolean): boolean {
-  const queries = useQueryClient();
-  const [live, setLive] = useState(false);
-  const covered = useContext(Covered); // a stream that a key has ended begins again with the next one
-  useEffect(() => {
-    if (!ready || covered) return;
-    const stop = new AbortController();
-    followJournal(queries, id, setLive, stop.signal).catch(() => setLive(false));
-    return () => stop.abort();
-  }, [queries, id, ready, covered]);
-  return live;
-}
-
 interface Selecting {
   readonly steps: readonly Step[];
   readonly seq: number;
@@ -127,6 +117,10 @@ interface Selecting {
 function Timeline({ id, steps, seq, select }: Selecting & { readonly id: string }): ReactNode {
   const say = useText("conversations");
   const list = useRef<HTMLOListElement>(null);
+  const [refusals, setRefusals] = useState(false);
+  const count = steps.filter((step) => step.kind === "refused").length;
+  const shown = refusals ? steps.filter((step) => step.kind === "refused") : steps;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: it is in view in the list of refusals too
   useEffect(() => {
     const frame = list.current;
     const step = frame?.querySelector<HTMLElement>(`[data-seq="${seq}"]`);
@@ -134,16 +128,28 @@ function Timeline({ id, steps, seq, select }: Selecting & { readonly id: string 
     const [top, bottom] = [step.offsetTop, step.offsetTop + step.offsetHeight];
     if (top < frame.scrollTop) frame.scrollTop = top;
     else if (bottom > frame.scrollTop + frame.clientHeight) frame.scrollTop = bottom - frame.clientHeight;
-  }, [seq]);
+  }, [seq, refusals]);
   return (
     <section aria-label={say("timeline")}>
+      {count === 0 ? null : (
+        <label className="choice">
+          <input type="checkbox" checked={refusals} onChange={(event) => setRefusals(event.target.checked)} />
+          {say("onlyRefusals", { count })}
+        </label>
+      )}
       <ol className="timeline" ref={list}>
-        {steps.map((step) => (
+        {shown.map((step, index) => (
           <li key={step.seq} className={`step ${step.kind}`} data-seq={step.seq}>
             <span className="bead" aria-hidden="true">
               {SIGNS[step.kind]}
             </span>
-            <StepButton id={id} step={step} current={step.seq === seq} select={select} />
+            <StepButton
+              id={id}
+              step={step}
+              dated={dayOf(shown[index - 1]) !== dayOf(step)}
+              current={step.seq === seq}
+              select={select}
+            />
           </li>
         ))}
       </ol>
@@ -151,26 +157,27 @@ function Timeline({ id, steps, seq, select }: Selecting & { readonly id: string 
   );
 }
 
-function StepButton(props: {
+function dayOf(step: Step | undefined): string | undefined {
+  return step && new Date(step.at).toDateString();
+}
+
+const StepButton = memo(function StepButton(props: {
   readonly id: string;
   readonly step: Step;
+  /** Whether it is the first of its day. */
+  readonly dated: boolean;
   readonly current: boolean;
   readonly select: (seq: number) => void;
 }): ReactNode {
-  const { id, step, current, select } = props;
+  const { id, step, dated, current, select } = props;
   const say = useText("conversations");
-  const { language } = useSpeech();
-  const time = new Date(step.at).toLocaleTimeString(language, {
-    hour: "2-digit",
-    minute: "2-digit",
-    second: "2-digit",
-  });
+  const moment = useMoment(dated ? SECONDS : OF_THE_DAY);
   return (
     <button type="button" aria-current={current ? "step" : undefined} onClick={() => select(step.seq)}>
       <span className="what">
         <strong>{useTitle(step)}</strong>
         <span className="when">
-          {step.seq} · {time}
+          {step.seq} · {moment(step.at)}
         </span>
       </span>
       {step.kind === "said" ? <span className="bubble">{step.subject}</span> : null}
@@ -184,7 +191,7 @@ function StepButton(props: {
       ))}
     </button>
   );
-}
+});
 
 function useTitle(step: Step): string {
   const say = useText("conversations");
@@ -215,10 +222,21 @@ function useTitle(step: Step): string {
   }
 }
 
-/** The reason of a refusal as the agent was told: it stands in the reply of then. */
+/** The reason of a refusal as the agent was told: it stands in the reply of then, which is asked for once it is seen. A
+ * journal may have a thousand. */
 function Reason({ id, step }: { readonly id: string; readonly step: Step }): ReactNode {
-  const moment = useQuery(momentQuery(id, step.seq));
-  return <span className="reason">{reasonOf(moment.data?.reply) ?? step.code}</span>;
+  const [seen, setSeen] = useState(false);
+  const watched = useCallback((place: HTMLElement) => {
+    const watch = new IntersectionObserver((all) => all.some((each) => each.isIntersecting) && setSeen(true));
+    watch.observe(place);
+    return () => watch.disconnect();
+  }, []);
+  const moment = useQuery({ ...momentQuery(id, step.seq), enabled: seen });
+  return (
+    <span className="reason" ref={watched}>
+      {reasonOf(moment.data?.reply) ?? step.code}
+    </span>
+  );
 }
 
 function reasonOf(reply: string | null | undefined): string | null {
@@ -294,18 +312,11 @@ function MomentPanel(props: {
   return (
     <Tabs.Root defaultValue="state" className="card stack">
       <Tabs.List className="tabs scrolling" aria-label={say("moment")}>
-        <Tabs.Trigger className="tab" value="state">
-          {say("state")}
-        </Tabs.Trigger>
-        <Tabs.Trigger className="tab" value="prompt">
-          {say("prompt")}
-        </Tabs.Trigger>
-        <Tabs.Trigger className="tab" value="path">
-          {say("path")}
-        </Tabs.Trigger>
-        <Tabs.Trigger className="tab" value="raw">
-          {say("raw")}
-        </Tabs.Trigger>
+        {(["state", "prompt", "path", "raw"] as const).map((each) => (
+          <Tabs.Trigger key={each} className="tab" value={each}>
+            {say(each)}
+          </Tabs.Trigger>
+        ))}
       </Tabs.List>
       <Tabs.Content value="state" className="stack">
         <State then={then} conversation={seq === latest ? conversation : null} />
@@ -384,40 +395,30 @@ function State({
         ))}
       </dl>
       <h3>{say("values", { count: filled.length })}</h3>
-      {filled.length === 0 ? (
-        <p className="quiet">{say("noValues")}</p>
-      ) : (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by the keyboard
-        <section className="table-frame" tabIndex={0} aria-label={say("values", { count: filled.length })}>
-          <table>
-            <thead>
-              <tr>
-                <th>{say("variable")}</th>
-                <th>{say("value")}</th>
-                <th>{say("source")}</th>
-              </tr>
-            </thead>
-            <tbody>
-              {filled.map((each) => {
-                const from = provenance.get(each.varId);
-                return (
-                  <tr key={each.varId}>
-                    <td>
-                      {each.name} {each.sensitive ? <Badge tone="warn">{say("sensitive")}</Badge> : null}
-                    </td>
-                    <td className="mono">{shown(each.value, 200)}</td>
-                    <td className="quiet">
-                      {each.updatedBy ?? "–"}
-                      {from == null ? "" : ` · ${from.source}`}
-                      {from?.messageId == null ? "" : ` · ${say("message", { id: from.messageId })}`}
-                    </td>
-                  </tr>
-                );
-              })}
-            </tbody>
-          </table>
-        </section>
-      )}
+      <Table
+        label={say("values", { count: filled.length })}
+        head={[say("variable"), say("value"), say("source")]}
+        empty={say("noValues")}
+        rows={filled.map((each) => {
+          const from = provenance.get(each.varId);
+          return {
+            key: each.varId,
+            cells: [
+              <span key="name">
+                {each.name} {each.sensitive ? <Badge tone="warn">{say("sensitive")}</Badge> : null}
+              </span>,
+              <span key="value" className="mono">
+                {shown(each.value, 200)}
+              </span>,
+              <span key="from" className="quiet">
+                {each.updatedBy ?? "–"}
+                {from == null ? "" : ` · ${from.source}`}
+                {from?.messageId == null ? "" : ` · ${say("message", { id: from.messageId })}`}
+              </span>,
+            ],
+          };
+        })}
+      />
     </>
   );
 }

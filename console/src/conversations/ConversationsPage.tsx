@@ -1,11 +1,13 @@
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import { type ReactNode, useCallback, useContext, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useSearchParams } from "react-router";
 import { Refused } from "../api/client";
-import { flowsQuery } from "../flows/queries";
+import { flowsQuery, runnable, versionsOf, versionsQuery } from "../flows/queries";
+import { useNamesOf, useVersionName } from "../flows/VersionField";
 import { useMoment, useText } from "../i18n";
-import { Badge, Button, Field, PageHead, type Tone } from "../shell/kit";
+import { conversationAddress } from "../shell/addresses";
+import { Badge, Button, Covered, Field, PageHead, type Tone } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
 import { CHANNELS, type ConversationRow, type Filters, filtersOf, STATUSES } from "./filters";
@@ -29,11 +31,16 @@ export default function ConversationsPage(): ReactNode {
 
 function Conversations(): ReactNode {
   const say = useText("conversations");
+  const queries = useQueryClient();
   const [address, setAddress] = useSearchParams();
   const key = address.toString();
   const filters = useMemo(() => filtersOf(new URLSearchParams(key)), [key]);
   const found = useInfiniteQuery(conversationsQuery(filters));
-  const live = useFollowedList(filters, found.data !== undefined);
+  const follow = useCallback<Follow>(
+    (live, signal) => followList(queries, filters, live, signal),
+    [queries, filters],
+  );
+  const live = useFollowed(follow, found.data !== undefined);
   // A live change clears the error of a query, and what was refused is not asked for again with each of them.
   const failed = found.failureReason instanceof Refused ? found.failureReason : found.error;
   const rows = useMemo(() => found.data?.pages.flatMap((page) => page.conversations) ?? [], [found.data]);
@@ -81,15 +88,18 @@ function Conversations(): ReactNode {
   );
 }
 
-function useFollowedList(filters: Filters, ready: boolean): boolean {
-  const queries = useQueryClient();
+export type Follow = (live: (open: boolean) => void, signal: AbortSignal) => Promise<void>;
+
+/** Follows a stream while the page is shown: whether it is open now. */
+export function useFollowed(follow: Follow, ready: boolean): boolean {
   const [live, setLive] = useState(false);
+  const covered = useContext(Covered); // a stream that a key has ended begins again with the next one
   useEffect(() => {
-    if (!ready) return;
+    if (!ready || covered) return;
     const stop = new AbortController();
-    followList(queries, filters, setLive, stop.signal).catch(() => setLive(false));
+    follow(setLive, stop.signal).catch(() => setLive(false));
     return () => stop.abort();
-  }, [queries, filters, ready]);
+  }, [follow, ready, covered]);
   return live;
 }
 
@@ -106,10 +116,19 @@ function FilterBar({
 }): ReactNode {
   const say = useText("conversations");
   const { may } = useSession();
-  const flows = useQuery({ ...flowsQuery, enabled: may("designer", "agent") });
+  const enabled = may("designer", "agent");
+  const flows = useQuery({ ...flowsQuery, enabled });
+  const { flowId = "" } = filters;
+  const versions = useQuery({
+    ...versionsQuery(flowId),
+    enabled: enabled && flowId !== "",
+    select: versionsOf,
+  });
+  const named = useVersionName();
   const put = (name: keyof Filters, value: string): void => {
     const next: Record<string, string> = { ...filters, [name]: value };
     if (value === "") delete next[name];
+    if (name === "flowId") delete next.versionId;
     set(next);
   };
   const choice = (name: keyof Filters, label: string, options: readonly (readonly [string, string])[]) => (
@@ -136,6 +155,13 @@ function FilterBar({
             say("flow"),
             flows.data.map((flow) => [flow.id, flow.name] as const),
           )}
+      {versions.data === undefined
+        ? null
+        : choice(
+            "versionId",
+            say("version"),
+            runnable(versions.data).map((each) => [each.versionId, named(each)] as const),
+          )}
       {choice(
         "status",
         say("status"),
@@ -148,26 +174,18 @@ function FilterBar({
       )}
       <Typed label={say("task")} value={filters.task ?? ""} set={(value) => put("task", value)} />
       <Typed label={say("tag")} value={filters.tag ?? ""} set={(value) => put("tag", value)} />
-      <Field label={say("from")}>
-        {(field) => (
-          <input
-            {...field}
-            type="date"
-            value={filters.from ?? ""}
-            onChange={(event) => put("from", event.target.value)}
-          />
-        )}
-      </Field>
-      <Field label={say("to")}>
-        {(field) => (
-          <input
-            {...field}
-            type="date"
-            value={filters.to ?? ""}
-            onChange={(event) => put("to", event.target.value)}
-          />
-        )}
-      </Field>
+      {(["from", "to"] as const).map((name) => (
+        <Field key={name} label={say(name)}>
+          {(field) => (
+            <input
+              {...field}
+              type="date"
+              value={filters[name] ?? ""}
+              onChange={(event) => put(name, event.target.value)}
+            />
+          )}
+        </Field>
+      ))}
     </search>
   );
 }
@@ -253,13 +271,14 @@ function Rows({
 function Row({ row }: { readonly row: ConversationRow }): ReactNode {
   const say = useText("conversations");
   const moment = useMoment();
+  const { flow, version } = useNamesOf(row.flowId, row.versionId);
   return (
-    <Link className="conversation-row" to={`/conversations/${encodeURIComponent(row.conversationId)}`}>
+    <Link className="conversation-row" to={conversationAddress(row.conversationId)}>
       <span className="who">
         <strong>{row.conversationId}</strong>
         <small className="quiet">
-          {row.versionId}
-          {row.tag === null ? "" : ` · ${row.tag}`}
+          {flow} · {row.tag === null ? "" : `${row.tag} · `}
+          {version}
           {row.forkedFrom === null ? "" : ` · ${say("forkOf", { id: row.forkedFrom.conversationId })}`}
         </small>
       </span>

@@ -27,6 +27,10 @@ describe("filters", () => {
     expect(filtersOf(address)).toEqual({ q: "call-1", channel: "chat", from: "2026-01-15" });
   });
 
+  it("leave out a day that no calendar has", () => {
+    expect(filtersOf(new URLSearchParams("from=2026-13-45&to=1970-01-01"))).toEqual({ to: "1970-01-01" });
+  });
+
   it("go to the API as whole days", () => {
     const { from, to } = queryOf({ from: "2026-01-15", to: "2026-01-15" });
     expect(Date.parse(to ?? "") - Date.parse(from ?? "")).toBe(24 * 60 * 60 * 1000 - 1);

@@ -33,7 +33,7 @@ export function filtersOf(address: URLSearchParams): Filters {
   }
   for (const name of ["from", "to"]) {
     const day = address.get(name);
-    if (day !== null && /^\d{4}-\d\d-\d\d$/.test(day)) found[name] = day;
+    if (day !== null && /^\d{4}-\d\d-\d\d$/.test(day) && !Number.isNaN(Date.parse(day))) found[name] = day;
   }
   return found;
 }

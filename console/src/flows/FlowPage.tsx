@@ -3,12 +3,15 @@ import type { ReactNode } from "react";
 import { Link, useNavigate, useParams } from "react-router";
 import { client, reply } from "../api/client";
 import { useMoment, useSpeech, useText } from "../i18n";
+import { flowAddress, versionAddress } from "../shell/addresses";
 import { Badge, Button, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
+import { Table } from "../shell/Table";
 import type { VersionDocument } from "./document";
 import {
   flowsQuery,
+  type LiveConversations,
   shortId,
   useLiveConversations,
   type Version,
@@ -36,14 +39,12 @@ export default function FlowPage(): ReactNode {
         intro={flow?.campaignId}
       >
         {may("designer") && found.length > 0 ? (
-          <Link className="button" to={`/flows/${encodeURIComponent(flowId)}/publishing`}>
+          <Link className="button" to={`${flowAddress(flowId)}/publishing`}>
             {say("publishing")}
           </Link>
         ) : undefined}
       </PageHead>
-      {versions.error !== null ? (
-        <ErrorState error={versions.error} retry={() => void versions.refetch()} />
-      ) : null}
+      <ErrorState error={versions.error} retry={() => void versions.refetch()} />
       {versions.isPending ? <Loading /> : null}
       {versions.data?.length === 0 ? <FirstVersion flowId={flowId} /> : null}
       {found.length > 0 ? <VersionsTable flowId={flowId} versions={found} /> : null}
@@ -62,7 +63,7 @@ function FirstVersion({ flowId }: { readonly flowId: string }): ReactNode {
     onSuccess: () => void queries.invalidateQueries({ queryKey: ["flows", flowId] }),
   });
   const open = ({ versionId }: { readonly versionId: string }): void =>
-    void navigate(`/flows/${encodeURIComponent(flowId)}/versions/${encodeURIComponent(versionId)}`);
+    void navigate(versionAddress(flowId, versionId));
   const begin = (
     <Button
       kind="primary"
@@ -77,7 +78,7 @@ function FirstVersion({ flowId }: { readonly flowId: string }): ReactNode {
       <EmptyState title={say("noVersions")} {...(may("designer") ? { actions: begin } : {})}>
         <p>{say("noVersionsText")}</p>
       </EmptyState>
-      {beginning.error === null ? null : <ErrorState error={beginning.error} did />}
+      <ErrorState error={beginning.error} did />
     </>
   );
 }
@@ -86,6 +87,21 @@ function FirstVersion({ flowId }: { readonly flowId: string }): ReactNode {
 function saved(flowId: string, document: VersionDocument) {
   const params = { path: { flow_id: flowId } };
   return reply(client.POST("/v1/flows/{flow_id}/versions", { params, body: document }));
+}
+
+interface LiveProps {
+  readonly flowId: string;
+  readonly versionId: string;
+  readonly live: LiveConversations;
+}
+
+/** How many conversations are on a version, which leads whoever may see them there. */
+function Live({ flowId, versionId, live }: LiveProps): ReactNode {
+  const { may } = useSession();
+  const count = live.byVersion.get(versionId) ?? 0;
+  const shown = `${count}${live.cut ? "+" : ""}`;
+  const filters = new URLSearchParams({ flowId, versionId });
+  return count > 0 && may("operator") ? <Link to={`/conversations?${filters}`}>{shown}</Link> : shown;
 }
 
 function VersionsTable({
@@ -99,54 +115,40 @@ function VersionsTable({
   const moment = useMoment();
   const live = useLiveConversations();
   return (
-    <div className="table-frame">
-      <table>
-        <thead>
-          <tr>
-            <th>{say("version")}</th>
-            <th>{say("tags")}</th>
-            {live === null ? null : <th>{say("live")}</th>}
-            <th>{say("savedAt")}</th>
-            <th>{say("madeFrom")}</th>
-          </tr>
-        </thead>
-        <tbody>
-          {versions.map((version) => (
-            <tr key={version.versionId}>
-              <td>
-                <Link
-                  className="flow-name mono"
-                  to={`/flows/${encodeURIComponent(flowId)}/versions/${encodeURIComponent(version.versionId)}`}
-                >
-                  {shortId(version.versionId)}
-                </Link>
-              </td>
-              <td>
-                <span className="row">
-                  {version.draft ? <Badge tone="warn">{say("draft")}</Badge> : null}
-                  {version.tags.map((tag) => (
-                    <Badge key={tag} tone="accent">
-                      {tag}
-                    </Badge>
-                  ))}
-                </span>
-              </td>
-              {live === null ? null : (
-                <td>
-                  {live.byVersion.get(version.versionId) ?? 0}
-                  {live.cut ? "+" : ""}
-                </td>
-              )}
-              <td className="quiet">
-                {say("changedBy", { when: moment(version.createdAt), who: version.createdBy })}
-              </td>
-              <td className="quiet mono">
-                {version.parentVersionId === null ? "–" : shortId(version.parentVersionId)}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table
+      label={say("version")}
+      head={[
+        say("version"),
+        say("tags"),
+        ...(live === null ? [] : [say("live")]),
+        say("savedAt"),
+        say("madeFrom"),
+      ]}
+      rows={versions.map((version) => ({
+        key: version.versionId,
+        cells: [
+          <Link key="id" className="flow-name mono" to={versionAddress(flowId, version.versionId)}>
+            {shortId(version.versionId)}
+          </Link>,
+          <span key="tags" className="row">
+            {version.draft ? <Badge tone="warn">{say("draft")}</Badge> : null}
+            {version.tags.map((tag) => (
+              <Badge key={tag} tone="accent">
+                {tag}
+              </Badge>
+            ))}
+          </span>,
+          ...(live === null
+            ? []
+            : [<Live key="live" flowId={flowId} versionId={version.versionId} live={live} />]),
+          <span key="saved" className="quiet">
+            {say("changedBy", { when: moment(version.createdAt), who: version.createdBy })}
+          </span>,
+          <span key="from" className="quiet mono">
+            {version.parentVersionId === null ? "–" : shortId(version.parentVersionId)}
+          </span>,
+        ],
+      }))}
+    />
   );
 }

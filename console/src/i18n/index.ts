@@ -75,9 +75,18 @@ export function useText<Name extends Room>(room: Name): Say<Name> {
   }, [language, dictionary, room]);
 }
 
-/** A moment as people read it, in their time zone: `2026-01-15T09:30:00Z` → `15 Jan 2026, 10:30`. */
-export function useMoment(): (moment: string | null | undefined) => string {
+/** A moment as people read it, in their time zone and as their region writes it: `2026-01-15T09:30:00Z` → `15 Jan 2026,
+ * 10:30`. */
+export function useMoment(style = MINUTES): (moment: string | null | undefined) => string {
   const { language } = useSpeech();
-  const format = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" });
-  return (moment) => (moment ? format.format(new Date(moment)) : "–");
+  return useMemo(() => {
+    const region = navigator.languages.find((each) => each.startsWith(language)) ?? language;
+    const format = new Intl.DateTimeFormat(region, style);
+    return (moment) => (moment ? format.format(new Date(moment)) : "–");
+  }, [language, style]);
 }
+
+const MINUTES: Intl.DateTimeFormatOptions = { dateStyle: "medium", timeStyle: "short" };
+/** To the second, with the day and without. */
+export const SECONDS: Intl.DateTimeFormatOptions = { dateStyle: "medium", timeStyle: "medium" };
+export const OF_THE_DAY: Intl.DateTimeFormatOptions = { timeStyle: "medium" };

@@ -1,8 +1,10 @@
 import { queryOptions, useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
+import { Link } from "react-router";
 import { client, reply, type Schemas } from "../api/client";
 import { shortId } from "../flows/queries";
 import { useMoment, useText } from "../i18n";
+import { versionAddress } from "../shell/addresses";
 import { Badge, type Tone } from "../shell/kit";
 import { ErrorState, Loading } from "../shell/states";
 import type { OfFlow } from "./parts";
@@ -41,7 +43,7 @@ export function History({ flow }: OfFlow): ReactNode {
               <Badge tone={TONES[change.action] ?? "neutral"}>
                 {say(`action_${change.action as "version_saved"}`)}
               </Badge>{" "}
-              <What change={change} />
+              <What flowId={flow.id} change={change} />
             </span>
             <span className="quiet">{change.action === "rolled_back" ? say("byGuard") : change.by}</span>
           </li>
@@ -52,15 +54,19 @@ export function History({ flow }: OfFlow): ReactNode {
   );
 }
 
-function What({ change }: { readonly change: Change }): ReactNode {
+function What({ flowId, change }: { readonly flowId: string; readonly change: Change }): ReactNode {
   const say = useText("publishing");
-  const to = shortId(change.versionId ?? "");
+  const to = (
+    <Link to={versionAddress(flowId, change.versionId ?? "")}>
+      <code>{shortId(change.versionId ?? "")}</code>
+    </Link>
+  );
   const from = change.fromVersionId === null ? null : shortId(change.fromVersionId);
   switch (change.action) {
     case "version_saved":
       return (
         <>
-          <code>{to}</code> {change.draft ? say("aDraft") : ""}{" "}
+          {to} {change.draft ? say("aDraft") : ""}{" "}
           {from === null ? null : <span className="quiet">{say("madeFrom", { version: from })}</span>}
         </>
       );
@@ -77,7 +83,7 @@ function What({ change }: { readonly change: Change }): ReactNode {
       return (
         <>
           {change.tag}: {from === null ? "" : `${from} → `}
-          <code>{to}</code> {change.metric === null ? "" : `(${change.metric})`}
+          {to} {change.metric === null ? "" : `(${change.metric})`}
         </>
       );
   }

@@ -2,7 +2,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { client, reply, type Schemas } from "../api/client";
 import { runnable, shortId } from "../flows/queries";
-import { useVersionName, VersionField } from "../flows/VersionField";
+import { useVersionName, VersionField, VersionLink } from "../flows/VersionField";
 import { useMoment, useSpeech, useText } from "../i18n";
 import { Badge, Button, Dialog, Field, NumberInput } from "../shell/kit";
 import { useSession } from "../shell/Session";
@@ -96,7 +96,7 @@ function TagCard({ flow, versions, tag }: OfTag): ReactNode {
         </div>
       </div>
       {tag.split === null ? (
-        <strong className="mono">{shortId(tag.versionId)}</strong>
+        <VersionLink flowId={flow.id} versionId={tag.versionId} />
       ) : (
         <SplitOf flow={flow} tag={tag} />
       )}
@@ -144,7 +144,7 @@ function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close
         <p className="quiet">{say("promoteIntro")}</p>
       )}
       <VersionField versions={versions} label={say("version")} value={versionId} set={setVersionId} />
-      {put.error === null ? null : <ErrorState error={put.error} did />}
+      <ErrorState error={put.error} did />
       <div className="row">
         <Button kind="primary" type="submit" disabled={put.isPending || taken}>
           {say("promote")}
@@ -167,7 +167,7 @@ function RollBack(props: OfTag & { readonly before: string; readonly close: () =
       <p>
         {say("rollBackIntro", { tag: tag.tag, version: version === undefined ? before : named(version) })}
       </p>
-      {put.error === null ? null : <ErrorState error={put.error} did />}
+      <ErrorState error={put.error} did />
       <div className="row">
         <Button
           kind="primary"
@@ -276,7 +276,7 @@ function SplitForm({ flow, versions, tag, close }: OfTag & { readonly close: () 
           </Field>
         </div>
       ) : null}
-      {put.error === null ? null : <ErrorState error={put.error} did />}
+      <ErrorState error={put.error} did />
       <div className="row">
         <Button kind="primary" type="submit" disabled={put.isPending}>
           {say("split")}
@@ -320,7 +320,7 @@ function SplitOf({ flow, tag }: { readonly flow: OfFlow["flow"]; readonly tag: T
       <ul className="shares">
         {sides.map((side, index) => (
           <li key={side.versionId}>
-            <span className="mono">{shortId(side.versionId)}</span>
+            <VersionLink flowId={flow.id} versionId={side.versionId} />
             <span className="bar-track" aria-hidden="true">
               <span className="bar-fill" style={{ width: `${shares[index] ?? 0}%` }} />
             </span>
@@ -337,7 +337,7 @@ function SplitOf({ flow, tag }: { readonly flow: OfFlow["flow"]; readonly tag: T
           })}
         </p>
       )}
-      {outcomes.error === null ? null : <ErrorState error={outcomes.error} />}
+      <ErrorState error={outcomes.error} />
       {measured.length === 0 ? null : (
         // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by the keyboard
         <section className="table-frame" aria-label={say("outcomes")} tabIndex={0}>

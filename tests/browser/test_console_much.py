@@ -1,0 +1,175 @@
+"""What the console makes of much: long journals, names, replays; and of a service of another release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from playwright.sync_api import Request, Route, expect
+
+from tests.browser.console import (
+    CALL,
+    IN_A_BROWSER,
+    Console,
+    a_conversation,
+    call,
+    opened_console,
+    published,
+    within_its_width,
+)
+
+pytestmark = IN_A_BROWSER
+
+
+def test_the_reasons_of_refusals_are_asked_for_as_they_are_seen(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page, asked = console.page, []
+        flow_id = published(console.base, "clinic-v1")
+        a_conversation(console.base, flow_id)
+        for _ in range(40):
+            call(console.base, "POST", "/v1/change-task", {**CALL, "task": "island", "reason": "Lost"})
+        page.on("request", lambda request: _noted(request, asked))
+        console.open("/conversations/conv-1")
+        refused = page.get_by_role("region", name="Timeline").get_by_role("button", name="Refused: island")
+        expect(refused).to_have_count(40)
+        expect(refused.last).to_contain_text("cannot follow")
+        assert len(asked) < 30, asked
+        page.get_by_label("Only the 41 refusals").check()
+        expect(page.get_by_role("region", name="Timeline").get_by_role("listitem")).to_have_count(41)
+        console.is_accessible()
+        console.was_clean()
+
+
+def _noted(request: Request, asked: list[str]) -> None:
+    if "/at/" in request.url:
+        asked.append(request.url)
+
+
+def test_a_conversation_names_its_flow_and_version_and_a_version_leads_to_its_conversations(
+    tmp_path: Path,
+) -> None:  # what must be shown: 1
+    with opened_console(tmp_path) as console:
+        page, base = console.page, console.base
+        flow_id = published(base, "clinic-v1", "clinic-v2")
+        path = f"/v1/flows/{flow_id}/versions"
+        document = call(base, "GET", f"{path}/clinic-v2")
+        del document["_id"]
+        made = call(base, "POST", path, document)["versionId"]
+        call(base, "PUT", f"/v1/flows/{flow_id}/tags/prod", {"versionId": made, "updatedBy": "ada"})
+        a_conversation(base, flow_id)
+        console.open(f"/flows/{flow_id}")
+        page.get_by_role("link", name="1", exact=True).click()
+        expect(page.get_by_role("combobox", name="Version")).to_have_value(made)
+        row = page.get_by_role("link", name="conv-1")
+        expect(row).to_contain_text(f"local · latest, prod · {made[:8]}")
+        expect(row).to_contain_text("Clinic · prod · ")
+        expect(row).not_to_contain_text(made)
+        row.click()
+        version = page.get_by_role("link", name=f"local · latest, prod · {made[:8]}")
+        expect(version).to_contain_text("Clinic · ")
+        version.click()
+        expect(page).to_have_url(f"{base}/console/flows/{flow_id}/versions/{made}")
+        console.open(f"/flows/{flow_id}/publishing")
+        expect(page.get_by_role("region", name="prod").get_by_role("link")).to_contain_text(
+            "local · latest, prod"
+        )
+        console.is_accessible()
+        console.was_clean()
+
+
+def test_what_a_replay_made_otherwise_stands_first(tmp_path: Path) -> None:
+    rows = {"like": {}, "prompts": {"promptsDiffer": [2]}, "refused": {}, "astray": {"path": "other"}}
+    rows["refused"] = {"newRefusals": [{"seq": 3, "task": "visit", "code": "missing_variables"}]}
+    none = {"firstFork": None, "newRefusals": [], "variablesGone": [], "promptsDiffer": []}
+    none |= {"checkpointsLost": [], "notReplayed": [], "notReproduced": False, "path": "same"}
+    figures = ("samePath", "otherPath", "newRefusals", "variablesGone", "promptsDiffer")
+    report = {
+        "conversations": [{**none, "conversationId": each, **row} for each, row in rows.items()],
+        "summary": dict.fromkeys(figures, 1),
+    }
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        page.route("**/replays", lambda route: route.fulfill(body=json.dumps(report)))
+        console.open(f"/flows/{flow_id}/publishing?show=replay")
+        page.get_by_role("button", name="Replay", exact=True).click()
+        told = page.locator("details summary")
+        expect(told).to_have_count(4)
+        names = [each.split()[0] for each in told.all_text_contents()]
+        assert names == ["astray", "refused", "prompts", "like"]
+
+
+def test_a_release_that_has_a_part_no_more_takes_no_work_with_it(tmp_path: Path) -> None:
+    """A merge is asked for by who has worked for long, maybe over an upgrade of the service."""
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        console.open(f"/flows/{flow_id}/versions/clinic-v1")
+        page.get_by_role("button", name="Add task").click()
+        theirs = call(console.base, "GET", f"/v1/flows/{flow_id}/versions/clinic-v1")
+        del theirs["_id"]
+        call(console.base, "POST", f"/v1/flows/{flow_id}/versions", theirs)
+        page.route("**/MergeView-*.js", _gone)
+        page.get_by_role("button", name="Save draft").click()
+        dialog = page.get_by_role("dialog", name="Someone saved meanwhile")
+        dialog.get_by_role("button", name="Merge").click()
+        expect(dialog.get_by_role("heading", name="The console is of another release now")).to_be_visible()
+        expect(dialog.get_by_role("button", name="Load the page anew")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.locator(".task-node")).to_have_count(7)
+
+
+def _gone(route: Route) -> None:
+    route.fulfill(status=404, body="")
+
+
+def test_a_language_that_cannot_be_fetched_leaves_english(tmp_path: Path) -> None:
+    with opened_console(tmp_path, locale="it-IT") as console:
+        console.page.route("**/it-*.js", _gone)
+        console.open("/flows")
+        expect(console.page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
+
+
+def test_the_map_is_there_where_tasks_are_out_of_view(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        flow_id = published(console.base, "clinic-v1")
+        console.open(f"/flows/{flow_id}/versions/clinic-v1")
+        page, overview = console.page, console.page.locator(".react-flow__minimap")
+        expect(page.locator(".task-node")).to_have_count(6)
+        expect(overview).to_have_count(0)
+        for _ in range(4):
+            page.get_by_role("button", name="Zoom In").click()
+        expect(overview).to_be_visible()
+
+
+def test_a_text_runs_as_its_script_does_and_a_long_name_stays_within_the_page(tmp_path: Path) -> None:
+    with opened_console(tmp_path, width="narrow") as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        long = {**CALL, "conversationId": "c" * 200}
+        start = {**long, "flowId": flow_id, "tag": "prod", "channel": "phone"}
+        call(console.base, "POST", "/v1/handle-new-contact", start)
+        said = {"messageId": "m-1", "ts": "2026-01-15T09:31:00Z", "type": "message", "src": "user"}
+        call(console.base, "POST", "/v1/handle-utterance", {**long, **said, "body": "أريد موعدا، رقم 12."})
+        console.open(f"/conversations/{long['conversationId']}")
+        said_there = page.get_by_text("أريد موعدا")
+        expect(said_there).to_be_visible()
+        assert _starts_at_the_right(console, "span.bubble")
+        within_its_width(page)
+        console.is_accessible()
+        console.was_clean()
+
+
+def _starts_at_the_right(console: Console, text: str) -> bool:
+    """Whether its first letter is to the right of its last."""
+    return console.page.locator(text).evaluate(
+        """element => {
+          const at = (index) => {
+            const range = document.createRange();
+            range.setStart(element.firstChild, index);
+            range.setEnd(element.firstChild, index + 1);
+            return range.getBoundingClientRect().left;
+          };
+          return at(0) > at(element.firstChild.length - 1);
+        }"""
+    )
