@@ -352,6 +352,16 @@ def test_a_task_that_is_dragged_takes_its_connections_along_and_none_else(
         assert after is not None
         assert after["x"] > before["x"]
         assert after["y"] > before["y"]
+
+        other = page.locator(".react-flow__node[data-id=reception]")
+        there = other.bounding_box()
+        assert there is not None
+        page.mouse.move(there["x"] + there["width"] / 2, there["y"] + there["height"] / 2)
+        page.mouse.down()
+        page.mouse.move(there["x"] + there["width"] / 2, there["y"] + there["height"] + 60, steps=5)
+        page.mouse.up()
+        page.get_by_role("button", name="Undo").click()  # the one that was dragged last, and no other
+        assert (other.bounding_box(), task.bounding_box()) == (there, after)
         page.get_by_role("button", name="Undo").click()
         expect(page.get_by_text("Unsaved")).to_have_count(0)
         console.was_clean()
@@ -589,4 +599,7 @@ def test_a_talk_saved_as_a_test_passes_on_the_flow_that_was_talked_to(tmp_path: 
             talk.get_by_role("button", name="Download").click()
         assert download.value.suggested_filename == "flow-test.yaml"
         assert Path(download.value.path()).read_text("utf-8") == yaml
+        talk.get_by_label("Tests (YAML)").fill("mine: by hand")
+        talk.get_by_role("button", name="Save the talk as a test").click()
+        expect(talk.get_by_label("Tests (YAML)")).to_have_value(f"{yaml}# mine: by hand")
         console.was_clean()

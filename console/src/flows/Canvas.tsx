@@ -10,6 +10,7 @@ import {
   ReactFlow,
   ReactFlowProvider,
   useReactFlow,
+  useStore,
 } from "@xyflow/react";
 import {
   type Dispatch,
@@ -85,6 +86,19 @@ export default function Canvas(props: CanvasProps): ReactNode {
       <Drawing {...props} />
     </ReactFlowProvider>
   );
+}
+
+/** The map of a graph that does not lie in view as a whole: it would cover what is there. */
+function Overview(): ReactNode {
+  const say = useText("flows");
+  const more = useStore(({ nodes, transform: [x, y, zoom], width, height }) =>
+    nodes.some(({ position }) => {
+      const [left, top] = [position.x * zoom + x, position.y * zoom + y];
+      const [right, bottom] = [left + NODE.width * zoom, top + NODE.height * zoom];
+      return left < 0 || top < 0 || right > width || bottom > height;
+    }),
+  );
+  return more ? <MiniMap<TaskNodeType> pannable ariaLabel={say("minimap")} nodeClassName={mapClass} /> : null;
 }
 
 interface Positions {
@@ -173,7 +187,8 @@ function Drawing(props: CanvasProps): ReactNode {
         if (each.type === "select" && !each.selected) chosen.delete(each.id);
       }
       if (changes.some((each) => each.type === "select")) select(chosen);
-      if (Object.keys(put).length > 0) change(placed(document, { ...positions, ...put }), "move");
+      const ids = Object.keys(put);
+      if (ids.length > 0) change(placed(document, { ...positions, ...put }), `move ${ids.join(" ")}`);
     },
     [change, document, positions, select, shown.selected],
   );
@@ -300,12 +315,16 @@ function Drawing(props: CanvasProps): ReactNode {
     act?.();
   };
   const [found, setFound] = useState(true);
-  /** The first task with a text in its name or id, or the next one after that which is selected. */
+  /** The first task with a text in what it is called or says, or the next one after that which is selected. */
   const find = (text: string, next = false): void => {
     const low = text.trim().toLowerCase();
-    const hits = tasksOf(document).filter(
-      (task) => nameOf(task).toLowerCase().includes(low) || task._id.toLowerCase().includes(low),
+    const named = tasksOf(document).filter((task) =>
+      `${nameOf(task)} ${task._id}`.toLowerCase().includes(low),
     );
+    const saying = tasksOf(document).filter(
+      (task) => !named.includes(task) && `${task.description} ${task.prompt}`.toLowerCase().includes(low),
+    );
+    const hits = [...named, ...saying];
     const at = next ? hits.findIndex((task) => shown.selected.has(task._id)) + 1 : 0;
     const hit = low === "" ? undefined : hits[at % hits.length];
     setFound(low === "" || hit !== undefined);
@@ -377,7 +396,7 @@ function Drawing(props: CanvasProps): ReactNode {
         role="application"
       >
         <Background gap={24} />
-        <MiniMap<TaskNodeType> pannable ariaLabel={say("minimap")} nodeClassName={mapClass} />
+        <Overview />
         <Controls showInteractive={false} fitViewOptions={FIT} />
       </ReactFlow>
     </div>

@@ -99,7 +99,7 @@ export function editing(label: string, indents: boolean): Extension {
     bracketMatching(),
     highlightSelectionMatches(),
     EditorView.lineWrapping,
-    EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0" }),
+    EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0", dir: "auto" }),
     keymap.of([...defaultKeymap, ...completionKeymap, ...searchKeymap, ...(indents ? [indentWithTab] : [])]),
   ];
 }
