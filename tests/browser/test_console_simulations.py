@@ -84,6 +84,10 @@ def test_a_persona_is_simulated_a_failed_run_leads_to_its_task_and_a_refusal_say
         page.goto("about:blank")
         console.open(f"/flows/{flow_id}/versions/{version_id}")
         panel.get_by_role("heading", name="Simulated users").click()
+        panel.get_by_role("button", name="Simulate", exact=True).click()
+        expect(panel.get_by_role("alert").get_by_role("listitem")).to_contain_text(
+            ["Name must", "Goal must", "Mood must"]
+        )
         for field in ("Name", "Goal", "Mood"):
             panel.get_by_role("textbox", name=field, exact=True).fill("anything")
         knowledge = panel.get_by_role("textbox", name="Knowledge")

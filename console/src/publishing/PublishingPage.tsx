@@ -4,6 +4,7 @@ import type { ReactNode } from "react";
 import { Link, useParams, useSearchParams } from "react-router";
 import { flowsQuery, versionsOf, versionsQuery } from "../flows/queries";
 import { useText } from "../i18n";
+import { flowAddress } from "../shell/addresses";
 import { chosenInSight, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, NotFound, ScopeMissing } from "../shell/states";
@@ -40,12 +41,10 @@ export default function PublishingPage(): ReactNode {
   return (
     <>
       <PageHead
-        title={say("title")}
-        intro={flow.name}
+        title={`${say("title")}: ${flow.name}`}
         trail={
           <>
-            <Link to="/flows">{sayShell("flows")}</Link> ›{" "}
-            <Link to={`/flows/${encodeURIComponent(flowId)}`}>{flow.name}</Link>
+            <Link to="/flows">{sayShell("flows")}</Link> › <Link to={flowAddress(flowId)}>{flow.name}</Link>
           </>
         }
       />

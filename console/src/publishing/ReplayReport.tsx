@@ -1,10 +1,11 @@
 import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { Link } from "react-router";
-import { client, reply } from "../api/client";
+import { client, reply, type Schemas } from "../api/client";
 import { ReplayedRow } from "../conversations/Actions";
 import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
+import { conversationAddress } from "../shell/addresses";
 import { Badge, Button, Field, NumberInput } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
 import "../conversations/conversations.css";
@@ -17,6 +18,13 @@ const FIGURES = [
   ["variablesGone", true],
   ["promptsDiffer", false],
 ] as const;
+
+/** How much comes out otherwise: another path first, then whatever else differs. */
+function differing(row: Schemas["ReplayRow"]): number {
+  const { newRefusals, variablesGone, checkpointsLost, promptsDiffer, notReplayed } = row;
+  const lost = newRefusals.length + variablesGone.length + checkpointsLost.length;
+  return row.path === "same" ? 2 * Math.sign(lost) + Math.sign(promptsDiffer.length + notReplayed.length) : 4;
+}
 
 /** What a version, a draft too, would have made of the last conversations of a tag. */
 export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
@@ -59,7 +67,7 @@ export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
         </Button>
       </form>
       {replay.isPending ? <Loading /> : null}
-      {replay.error === null ? null : <ErrorState error={replay.error} did />}
+      <ErrorState error={replay.error} did />
       {report === undefined ? null : report.conversations.length === 0 ? (
         <EmptyState title={say("nothingToReplay")} />
       ) : (
@@ -72,22 +80,24 @@ export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
               </div>
             ))}
           </div>
-          {report.conversations.map((row) => (
-            <details key={row.conversationId} className="card">
-              <summary>
-                {row.conversationId}{" "}
-                <Badge tone={row.path === "same" ? "good" : "bad"}>
-                  {row.path === "same" ? say("figure_samePath") : say("figure_otherPath")}
-                </Badge>
-              </summary>
-              <p>
-                <Link className="button" to={`/conversations/${encodeURIComponent(row.conversationId)}`}>
-                  {say("open")}
-                </Link>
-              </p>
-              <ReplayedRow row={row} />
-            </details>
-          ))}
+          {report.conversations
+            .toSorted((one, other) => differing(other) - differing(one))
+            .map((row) => (
+              <details key={row.conversationId} className="card">
+                <summary>
+                  {row.conversationId}{" "}
+                  <Badge tone={row.path === "same" ? "good" : "bad"}>
+                    {row.path === "same" ? say("figure_samePath") : say("figure_otherPath")}
+                  </Badge>
+                </summary>
+                <p>
+                  <Link className="button" to={conversationAddress(row.conversationId)}>
+                    {say("open")}
+                  </Link>
+                </p>
+                <ReplayedRow row={row} />
+              </details>
+            ))}
         </>
       )}
     </>

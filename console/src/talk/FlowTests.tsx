@@ -1,9 +1,9 @@
 import { useMutation } from "@tanstack/react-query";
-import { type ReactNode, useState } from "react";
+import { type ReactNode, useRef, useState } from "react";
 import { client, reply } from "../api/client";
 import { useText } from "../i18n";
 import { Badge, Button, Field } from "../shell/kit";
-import { ErrorState } from "../shell/states";
+import { ErrorState, lastError } from "../shell/states";
 import { download } from "./download";
 import { type Try, testOf } from "./tries";
 
@@ -19,7 +19,15 @@ interface FlowTestsProps {
 export function FlowTests({ flowId, versionId, dirty, now, covered }: FlowTestsProps): ReactNode {
   const say = useText("talk");
   const [yaml, setYaml] = useState("");
-  const making = useMutation({ mutationFn: testOf, onSuccess: setYaml });
+  const made = useRef("");
+  const making = useMutation({
+    mutationFn: testOf,
+    onSuccess: (test) => {
+      // What somebody wrote there stays, as a comment.
+      made.current = yaml === made.current ? test : test + yaml.replace(/^/gm, "# ");
+      setYaml(made.current);
+    },
+  });
   const playing = useMutation({
     mutationFn: () => {
       const path = { flow_id: flowId, version_id: versionId };
@@ -32,7 +40,7 @@ export function FlowTests({ flowId, versionId, dirty, now, covered }: FlowTestsP
     },
     onSuccess: ({ coverage }) => covered(new Set(coverage.entered)),
   });
-  const error = making.error ?? playing.error;
+  const error = lastError(making, playing);
   return (
     <details className="talk-tests">
       <summary>{say("flowTests")}</summary>
@@ -63,7 +71,7 @@ export function FlowTests({ flowId, versionId, dirty, now, covered }: FlowTestsP
             />
           )}
         </Field>
-        {error === null ? null : <ErrorState error={error} did />}
+        <ErrorState error={error} did />
         {playing.data === undefined ? null : (
           <div role="status">
             <p className="row">

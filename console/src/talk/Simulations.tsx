@@ -1,14 +1,14 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { type ChangeEvent, type ReactNode, useEffect, useId, useRef, useState } from "react";
-import { refusal } from "../api/client";
 import type { VersionDocument } from "../flows/document";
-import { withValueAt } from "../flows/document";
-import { resolved, type SchemaNode } from "../flows/jsonSchema";
-import { SchemaForm } from "../flows/SchemaForm";
+import { segmentsOf } from "../flows/document";
+import { labelOf, resolved } from "../flows/jsonSchema";
+import { schemaQuery } from "../flows/queries";
+import { Properties } from "../flows/SchemaForm";
 import { useText } from "../i18n";
 import { Badge, Button, Field, NumberInput } from "../shell/kit";
 import { useSession } from "../shell/Session";
-import { ErrorState } from "../shell/states";
+import { ErrorState, lastError } from "../shell/states";
 import { download } from "./download";
 import {
   type Channel,
@@ -32,16 +32,6 @@ interface SimulationsProps {
 
 const FIRST = ["name", "goal", "mood", "language", "knowledge"];
 const MOST_RUNS = 20;
-
-const schemaQuery = {
-  queryKey: ["persona schema"],
-  queryFn: async ({ signal }: { signal: AbortSignal }): Promise<SchemaNode> => {
-    const response = await fetch("/schemas/persona.json", { signal });
-    if (!response.ok) throw refusal(response.status, null);
-    return (await response.json()) as SchemaNode;
-  },
-  staleTime: Number.POSITIVE_INFINITY,
-};
 
 /** Personas that talk to the document as it stands: who, how often, and what came of it. */
 export function Simulations({ flowId, document, jump }: SimulationsProps): ReactNode {
@@ -87,8 +77,8 @@ export function Simulations({ flowId, document, jump }: SimulationsProps): React
     },
   });
   if (!may("designer")) return null;
-  const stopped = playing.error instanceof DOMException && playing.error.name === "AbortError";
-  const error = reading.error ?? saving.error ?? (stopped ? null : playing.error);
+  const failed = lastError(reading, saving, playing);
+  const error = failed?.name === "AbortError" ? null : failed; // it was stopped here
   const recorded = (text: string, name: string): void => {
     setOrder((before) => ({ ...before, recording: text }));
     setRecordedIn(name);
@@ -135,7 +125,7 @@ export function Simulations({ flowId, document, jump }: SimulationsProps): React
                 {say("simSavePersona")}
               </Button>
             </div>
-            {error === null ? null : <ErrorState error={error} did />}
+            <ErrorState error={error} did called={placeOf} />
             <div role="status">
               {playing.isPending ? (
                 <p className="quiet">{say("simRunning", { run, runs: order.runs })}</p>
@@ -153,6 +143,12 @@ export function Simulations({ flowId, document, jump }: SimulationsProps): React
 /** Its place in the request; what is wrong with it the service says, with every pointer. */
 function sent(persona: Persona): never {
   return persona as never;
+}
+
+/** A place of the persona by the labels of its fields. */
+function placeOf(pointer: string): string {
+  const [of, ...place] = segmentsOf(pointer);
+  return of === "persona" ? place.map(labelOf).join(" › ") : pointer;
 }
 
 function FileChoice({
@@ -185,30 +181,27 @@ interface PersonaFormProps {
 /** Made from the schema of a persona: what everybody has first, the rest behind two summaries. */
 function PersonaForm({ document, persona, change }: PersonaFormProps): ReactNode {
   const say = useText("talk");
-  const root = useQuery(schemaQuery).data;
+  const root = useQuery(schemaQuery("persona")).data;
   if (root === undefined) return null;
-  const scope = { root, document, readOnly: false };
-  const field = (name: string): ReactNode => (
-    <SchemaForm
-      key={`${name} ${name === "knowledge" ? String(persona.name) : ""}`}
-      scope={scope}
-      name={name}
-      node={resolved(root, root.properties?.[name]) ?? {}}
-      value={persona[name]}
-      change={(value) => change(withValueAt(persona, `/${name}`, value))}
+  const fields = (names: readonly string[]): ReactNode => (
+    <Properties
+      scope={{ root, document, readOnly: false }}
+      properties={names.map((name) => [name, resolved(root, root.properties?.[name]) ?? {}] as const)}
+      of={persona}
+      put={(part) => change({ ...persona, ...part })}
     />
   );
   const more = Object.keys(root.properties ?? {}).filter((name) => ![...FIRST, "expect"].includes(name));
   return (
     <>
-      {FIRST.map(field)}
+      {fields(FIRST)}
       <details>
         <summary>{say("simExpected")}</summary>
-        {field("expect")}
+        {fields(["expect"])}
       </details>
       <details>
         <summary>{say("simMore")}</summary>
-        {more.map(field)}
+        {fields(more)}
       </details>
     </>
   );
