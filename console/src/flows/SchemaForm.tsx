@@ -128,26 +128,15 @@ function Choice({
 const LONG_TEXTS = new Set(["prompt", "globalPrompt", "description", "reason"]);
 
 function Text({ scope, name, node, value, change }: FormProps): ReactNode {
-  const text = typeof value === "string" ? value : "";
+  const given = {
+    disabled: scope.readOnly,
+    value: typeof value === "string" ? value : "",
+    onChange: ({ target }: { readonly target: { readonly value: string } }) => change(target.value),
+  };
   return (
     <Field label={labelOf(name)} {...hintOf(node)}>
       {(field) =>
-        LONG_TEXTS.has(name) ? (
-          <textarea
-            {...field}
-            rows={3}
-            disabled={scope.readOnly}
-            value={text}
-            onChange={(event) => change(event.target.value)}
-          />
-        ) : (
-          <input
-            {...field}
-            disabled={scope.readOnly}
-            value={text}
-            onChange={(event) => change(event.target.value)}
-          />
-        )
+        LONG_TEXTS.has(name) ? <textarea {...field} {...given} rows={3} /> : <input {...field} {...given} />
       }
     </Field>
   );

@@ -276,27 +276,22 @@ function ConnectionForm({
           → {name}
         </button>
       </legend>
-      <Field at="when" label={say("condition")} hint={say("conditionHint")}>
-        {(field) => (
-          <input
-            {...field}
-            className="mono"
-            disabled={readOnly}
-            value={condition?.when ?? ""}
-            onChange={(event) => put({ when: event.target.value })}
-          />
-        )}
-      </Field>
-      <Field at="reason" label={say("reason")} hint={say("reasonHint")}>
-        {(field) => (
-          <input
-            {...field}
-            disabled={readOnly}
-            value={condition?.reason ?? ""}
-            onChange={(event) => put({ reason: event.target.value })}
-          />
-        )}
-      </Field>
+      {(["when", "reason"] as const).map((at) => {
+        const text = at === "when" ? "condition" : at;
+        return (
+          <Field key={at} at={at} label={say(text)} hint={say(`${text}Hint`)}>
+            {(field) => (
+              <input
+                {...field}
+                className={at === "when" ? "mono" : ""}
+                disabled={readOnly}
+                value={condition?.[at] ?? ""}
+                onChange={(event) => put({ [at]: event.target.value })}
+              />
+            )}
+          </Field>
+        );
+      })}
       <Field at="advance" label={say("advance")}>
         {(field) => (
           <select

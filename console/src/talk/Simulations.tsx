@@ -11,7 +11,6 @@ import { useSession } from "../shell/Session";
 import { ErrorState, lastError } from "../shell/states";
 import { download } from "./download";
 import {
-  type Channel,
   emptyPersona,
   fileName,
   joined,
@@ -214,10 +213,6 @@ interface HowToPlayProps {
 
 function HowToPlay({ order, change }: HowToPlayProps): ReactNode {
   const say = useText("talk");
-  const texts: Readonly<Record<NonNullable<Channel>, string>> = {
-    text: say("simText"),
-    voice: say("simVoice"),
-  };
   return (
     <div className="simulations-how">
       <Field label={say("simRuns")}>
@@ -240,11 +235,8 @@ function HowToPlay({ order, change }: HowToPlayProps): ReactNode {
               change({ ...order, channel: event.target.value === "voice" ? "voice" : "text" })
             }
           >
-            {Object.entries(texts).map(([channel, text]) => (
-              <option key={channel} value={channel}>
-                {text}
-              </option>
-            ))}
+            <option value="text">{say("simText")}</option>
+            <option value="voice">{say("simVoice")}</option>
           </select>
         )}
       </Field>
