@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from playwright.sync_api import Page, Route, expect
@@ -324,7 +325,7 @@ def test_the_list_of_conversations_is_followed_again_by_the_next_key(tmp_path: P
             expect(page.get_by_label("API key")).to_be_focused()
             page.get_by_label("API key").fill(ADMIN)
             page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_text("Live · 1 conversation")).to_be_visible()
+        expect(page.get_by_text(re.compile(r"^\s*Live · 1 conversation"))).to_be_visible()
 
 
 def test_a_late_refusal_of_the_key_before_does_not_end_the_session_of_the_next(tmp_path: Path) -> None:
