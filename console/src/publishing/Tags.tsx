@@ -96,7 +96,9 @@ function TagCard({ flow, versions, tag }: OfTag): ReactNode {
         </div>
       </div>
       {tag.split === null ? (
-        <VersionLink flowId={flow.id} versionId={tag.versionId} />
+        <strong>
+          <VersionLink flowId={flow.id} versionId={tag.versionId} />
+        </strong>
       ) : (
         <SplitOf flow={flow} tag={tag} />
       )}
