@@ -315,16 +315,14 @@ function Drawing(props: CanvasProps): ReactNode {
     act?.();
   };
   const [found, setFound] = useState(true);
-  /** The first task with a text in what it is called or says, or the next one after that which is selected. */
+  /** The first task with a text in its name or id, where none has it in what it says, or the next one after that which is
+   * selected. */
   const find = (text: string, next = false): void => {
     const low = text.trim().toLowerCase();
-    const named = tasksOf(document).filter((task) =>
-      `${nameOf(task)} ${task._id}`.toLowerCase().includes(low),
-    );
-    const saying = tasksOf(document).filter(
-      (task) => !named.includes(task) && `${task.description} ${task.prompt}`.toLowerCase().includes(low),
-    );
-    const hits = [...named, ...saying];
+    const having = (text: (task: Task) => string): readonly Task[] =>
+      tasksOf(document).filter((task) => text(task).toLowerCase().includes(low));
+    const named = having((task) => `${nameOf(task)} ${task._id}`);
+    const hits = named.length > 0 ? named : having((task) => `${task.description} ${task.prompt}`);
     const at = next ? hits.findIndex((task) => shown.selected.has(task._id)) + 1 : 0;
     const hit = low === "" ? undefined : hits[at % hits.length];
     setFound(low === "" || hit !== undefined);
