@@ -199,7 +199,7 @@ Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n"
                 writer.write(b"\x81\x82\0\0\0\0{}" * 1_000)
                 await writer.drain()
                 await asyncio.sleep(0.1)
-        queues = [each for each in gc.get_objects() if isinstance(each, asyncio.Queue)]
+        queues = [each for each in gc.get_objects() if type(each) is asyncio.Queue]
         assert all(each.qsize() < 5_000 for each in cast("list[asyncio.Queue[object]]", queues))
         writer.transport.abort()
 
