@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -315,6 +315,14 @@ MOST_ERRORS = 20_000
 LONGEST_NAME = 64
 LARGE_BODY_BYTES = 65_536
 
+_NO_JSON = {
+    BOM_UTF8: "accepted is JSON without a byte order mark before it",
+    BOM_UTF16_LE: "accepted is JSON in UTF-8",
+    BOM_UTF16_BE: "accepted is JSON in UTF-8",
+    b"\x1f\x8b": "accepted is JSON that is not compressed",
+}
+"""What is told of a body by its first bytes."""
+
 _Parsed = TypeVar("_Parsed")
 
 
@@ -332,9 +340,8 @@ def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
             count = len(problems)
         findings = [_finding(problem, shape) for problem in problems]
         if any(finding.code == "json_invalid" for finding in findings):
-            message = findings[0].message
-            if body.startswith(BOM_UTF8):
-                message = "accepted is JSON without a byte order mark before it"
+            known = (message for start, message in _NO_JSON.items() if body.startswith(start))
+            message = next(known, findings[0].message)
             raise CorrectTheInput("json_invalid", message, [Finding("", "json_invalid", message)]) from None
         raise CorrectTheInput(
             "body_invalid",

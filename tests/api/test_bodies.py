@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from datetime import UTC, datetime
 from typing import Any
 
@@ -77,11 +78,13 @@ class TestWhatIsNoObject:
             (b"\xff", "Invalid JSON: expected value at line 1 column 1"),
             (b"{'a': 1}", "Invalid JSON: key must be a string at line 1 column 2"),
             (b"\xef\xbb\xbf{}", "accepted is JSON without a byte order mark before it"),
+            ("{}".encode("utf-16"), "accepted is JSON in UTF-8"),
+            (gzip.compress(b"{}"), "accepted is JSON that is not compressed"),
             (b'{"a": 1} {', "Invalid JSON: trailing characters at line 1 column 10"),
             (b'{"a": NaN}', None),
             (b"[" * 100_000, None),
         ],
-        ids=["nothing", "cut", "bytes", "quotes", "marked", "two", "nan", "deep"],
+        ids=["nothing", "cut", "bytes", "quotes", "marked", "wide", "packed", "two", "nan", "deep"],
     )
     def test_what_is_no_json_is_one_finding_about_the_whole(self, body: bytes, message: str | None) -> None:
         error = refusal(ChangeTask, body)
