@@ -23,7 +23,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
-import orjson
 import structlog
 
 from adapters.models.answers import tool_arguments
@@ -55,7 +54,6 @@ from flow_engine.values import JsonValue
 log: Any = structlog.get_logger("flow_engine.voice")
 
 DRAIN_WITHIN_S: Final = 10.0
-MOST_TOOL_CHARS: Final = 2_000
 NO_UTTERANCE: Final = "no_utterance"
 
 END_REASONS: Final[Mapping[ports.EndReason, str]] = {"agent_hung_up": "bot_hung_up"}
@@ -382,9 +380,9 @@ class FlowCallHandler:
         return f"{self.contact.contact_id}-{self._messages}"
 
     async def _tool_ran(self, tool: TaskTool, answer: JsonValue) -> None:
-        body = f"{tool.name}: {orjson.dumps(answer).decode()}"[:MOST_TOOL_CHARS]
+        told = tool.told(answer)
         self._report_utterance(
-            Utterance(self._message_id(), self._now(), "bot", body, "tool", src_id=tool.name)
+            Utterance(self._message_id(), self._now(), "bot", told, "tool", src_id=tool.name)
         )
         await self._watch.look()
 
