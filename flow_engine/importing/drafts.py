@@ -247,10 +247,7 @@ class Draft:
             raise CorrectTheInput("original_invalid", "the file has no task", (nothing,))
         for source in self.tasks.values():
             self._tell_ways(source)
-            whens = (source.condition[0], *(way.when for way in source.ways.values()))
-            read = (each for when in filter(None, whens) for each in atoms(parse(when)))
-            names = (each.path[0] for each in read if isinstance(each, Reference) and each.root == "tenant")
-            self.brought |= dict.fromkeys(names)
+            self._note_brought(source)
         positions = {
             task.id: {"x": task.position[0], "y": task.position[1]}
             for task in self.tasks.values()
@@ -291,6 +288,13 @@ class Draft:
             self.changed((), f"{names} are read of the tenant's data: send them along with each contact")
         told = {(remark["pointer"], remark["message"]): remark for remark in self.remarks}
         return ImportedDraft(document, tuple(told.values()))
+
+    def _note_brought(self, source: TaskDraft) -> None:
+        """What its conditions read of the tenant's data."""
+        whens = (source.condition[0], *(way.when for way in source.ways.values()))
+        read = (each for when in filter(None, whens) for each in atoms(parse(when)))
+        names = (each.path[0] for each in read if isinstance(each, Reference) and each.root == "tenant")
+        self.brought |= dict.fromkeys(names)
 
     def _tell_ways(self, source: TaskDraft) -> None:
         """Tells what the model judges: the reasons, and the conditions of a connection that is open without

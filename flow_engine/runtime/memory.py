@@ -191,7 +191,7 @@ def prepare_tool_writes(
     judged_only = False
     entries: dict[str, MemoryEntry] = {}
     first_at: dict[str, int] = {}
-    compared = 0
+    unknown = 0
     if not writes:
         findings.append(Finding("", "batch_empty", "accepted is a list of at least one entry"))
     for at, write in enumerate(writes):
@@ -202,12 +202,8 @@ def prepare_tool_writes(
             findings.extend(_breaches_of_sender(at, write, contacts))
         spec = specs.resolve(write.var)
         if spec is None:
-            names = [spec.name for spec in specs]
-            compared += len(names)
-            told = (
-                nearest(write.var, names) if compared <= NAMES_COMPARED else f"accepted are {listed(names)}"
-            )
-            message = f"there is no variable {quoted(write.var)}; {told}"
+            unknown += 1
+            message = _no_variable(write.var, specs, unknown)
             findings.append(_finding(at, "varId", "variable_unknown", message))
             continue
         if first_at.setdefault(spec.id, at) != at:
@@ -226,6 +222,14 @@ def prepare_tool_writes(
     if findings or judged_only:
         raise CorrectTheInput("memory_invalid", "nothing of the batch was stored", findings)
     return entries
+
+
+def _no_variable(name: str, specs: values.VariableIndex, unknown: int) -> str:
+    """`unknown`: how many names of the batch there are not, up to this one."""
+    names = [spec.name for spec in specs]
+    few = unknown * len(names) <= NAMES_COMPARED
+    told = nearest(name, names) if few else f"accepted are {listed(names)}"
+    return f"there is no variable {quoted(name)}; {told}"
 
 
 def _finding(at: int, key: str, code: str, message: str) -> Finding:
