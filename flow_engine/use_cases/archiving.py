@@ -150,10 +150,11 @@ class KeptJournal:
     async def remove(self, conversation: ConversationRef) -> None:
         """Nothing of it and of its forks is left in the archive, and nothing of what it was until now comes
         back."""
-        found = [conversation]
+        found, known = [conversation], {conversation}
         for each in found:  # which grows by what was forked from each
             forks = [ConversationRef(each.tenant_id, id) for id in await self._archive.forks(each)]
-            found += [fork for fork in forks if fork not in found]
+            found += [fork for fork in forks if fork not in known]
+            known.update(forks)
         for each in reversed(found):
             await self._archive.remove(each, removed_at=self._clock.now())
 
