@@ -191,20 +191,26 @@ class Eraser:
         elsewhere: storage.RemoveElsewhere,
         within: Set[str],
     ) -> None:
-        """An id that was taken by another conversation since is left; an erasure of one that was cut off is
-        finished. By ids that were used again, forks may go round in a circle."""
-        within = within | {conversation.conversation_id}
-        key = ConversationKeys.of(conversation).forks
-        for id, _ in await self._driver.zrange(key, at_most=FORKS_AT_MOST):
-            fork = ConversationRef(conversation.tenant_id, id.decode())
-            if fork.conversation_id in within:
-                continue
-            origin = await self._driver.hget(ConversationKeys.of(fork).named["snapshot"], "origin")
-            if origin is None:
-                await self.finish(fork, now, elsewhere, within)
-            elif forked_from(origin) == conversation.conversation_id:
+        """Those of forks before the forks. An id that was taken by another conversation since is left; an
+        erasure of one that was cut off is finished. By ids that were used again, forks may go round in a
+        circle."""
+        known, found = {*within, conversation.conversation_id}, [(conversation, False)]
+        for original, _ in found:  # which grows by what was forked from each
+            key = ConversationKeys.of(original).forks
+            for id, _ in await self._driver.zrange(key, at_most=FORKS_AT_MOST):
+                fork = ConversationRef(original.tenant_id, id.decode())
+                if fork.conversation_id in known:
+                    continue
+                origin = await self._driver.hget(ConversationKeys.of(fork).named["snapshot"], "origin")
+                if origin is None or forked_from(origin) == original.conversation_id:
+                    known.add(fork.conversation_id)
+                    found.append((fork, origin is not None))
+        for fork, is_there in reversed(found[1:]):
+            if is_there:
                 erasure = storage.Erasure(erasure_event(fork, now), b"", now, elsewhere=elsewhere)
-                await self.erase(fork, erasure, within)
+                await self.erase(fork, erasure, known)
+            else:
+                await self.finish(fork, now, elsewhere, known)
 
     async def _sweep(self, keys: ConversationKeys, conversation: ConversationRef, fence: bytes) -> None:
         """Kept replies but for the receipt, the lists and the events. Looking for them takes seconds: what is

@@ -318,6 +318,27 @@ async def test_a_job_that_is_written_meanwhile_goes_too_and_word_of_it_stays(
     assert (await jobs_of(store, talk.ref)).keys() == {"relay"}
 
 
+async def forked_from(store: RedisMemory, original: Conversation, name: str) -> Conversation:
+    fork = Conversation(store, ConversationRef(original.ref.tenant_id, name))
+    await fork.start()
+    origin = {"tag": None, "forked_from": {"conversation_id": original.ref.conversation_id, "seq": 1}}
+    client, snapshot = client_of(store), ConversationKeys.of(fork.ref).named["snapshot"]
+    await client.hset(snapshot, "origin", orjson.dumps(origin))
+    await client.zadd(ConversationKeys.of(original.ref).forks, {name: 1})
+    return fork
+
+
+async def test_forks_of_forks_are_erased_however_many_there_are() -> None:  # journal: must be shown 5
+    store = embedded()
+    talk = last = await lived(store)
+    for number in range(500):  # deeper than Python's stack
+        last = await forked_from(store, last, f"fork-{number}")
+    assert await store.conversations.erase(talk.ref, ERASURE)
+    left = {name async for name in store.driver.scan("*::snapshot")}
+    assert not left
+    await store.close()
+
+
 async def left_of(store: RedisMemory, ref: ConversationRef) -> set[str]:
     """Where something of a conversation is: keys of its own, or shared ones that name it."""
     own = await names_of(store, ref)
@@ -349,14 +370,7 @@ async def test_each_remover_is_needed(
 ) -> None:  # journal: must be shown 5
     store = embedded()
     talk = await lived(store)
-    fork = Conversation(store, ConversationRef(talk.ref.tenant_id, f"{talk.ref.conversation_id}-fork"))
-    await fork.start()
-    await client_of(store).hset(
-        ConversationKeys.of(fork.ref).named["snapshot"],
-        "origin",
-        orjson.dumps({"tag": None, "forked_from": {"conversation_id": talk.ref.conversation_id, "seq": 1}}),
-    )
-    await client_of(store).zadd(ConversationKeys.of(talk.ref).forks, {fork.ref.conversation_id: 1})
+    fork = await forked_from(store, talk, f"{talk.ref.conversation_id}-fork")
     await client_of(store).zadd(index_key(talk.ref.tenant_id), {talk.ref.conversation_id: 1})
     _, relay = events_of(store)
     await relay.relay(Job("relay", talk.ref))
