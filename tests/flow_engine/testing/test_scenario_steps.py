@@ -158,12 +158,15 @@ def test_utterances_and_memory_name_their_authors(tmp_path: Path) -> None:  # F1
         """\
         - utterance: {src: bot, body: Hello, language: es-ES}
         - expect: {language: en-US}
-        - contact: {id: c2}
         - memory:
             - {varId: quantity, value: 1, updatedBy: scale, contactId: contact-1}
         - expect: {memory: {quantity: 1}}
         - memory: [{varId: quantity, value: 1, contactId: nobody}]
         - expect: {error: contact_unknown}
+        - contact: {id: c2}
+        - memory: [{varId: quantity, value: 1, contactId: contact-1}]
+        - expect: {error: contact_unknown}
+        - memory: [{varId: quantity, value: 1, contactId: c2}]
         """,
     )
 
