@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -195,3 +195,14 @@ class Caller:
     def _lost(self) -> None:
         with suppress(asyncio.InvalidStateError):
             self._reply.set_exception(MeasurementFailed("the service closed the connection"))
+
+
+@asynccontextmanager
+async def calling(port: int) -> AsyncGenerator[Caller]:
+    """A connection that is closed when it is not used: the service ends those that rest for long."""
+    caller = Caller()
+    await caller.open(port)
+    try:
+        yield caller
+    finally:
+        caller.close()

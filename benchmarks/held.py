@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import scenarios
-from benchmarks.client import Caller
+from benchmarks.client import calling
 from benchmarks.processes import Cores, resident_mb
 from benchmarks.servers import redis_server, service_process
 from flow_engine.ports.dialogue import ConversationRef
@@ -61,12 +61,10 @@ async def measure(conversations: int, cores: Cores) -> bool:
         redis_server(core=cores.rest, aof=False) as redis,
         service_process(redis.port, core=cores.service, unsafe=True, log_level="warning") as service,
     ):
-        caller = Caller()
-        await caller.open(service.port)
-        target = await scenarios.publish(caller, service.port, TASKS)
         names = [f"held-{number:019}" for number in range(DIFFERENT)]
-        await scenarios.fill(caller, target, names)
-        caller.close()
+        async with calling(service.port) as caller:
+            target = await scenarios.publish(caller, service.port, TASKS)
+            await scenarios.fill(caller, target, names)
         memory = connect(f"redis://127.0.0.1:{redis.port}/0")
         try:
             refs = itertools.cycle([ConversationRef("default", name) for name in names])

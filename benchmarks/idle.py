@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 import orjson
 from redis.asyncio import Redis
 
-from benchmarks.client import Caller, Request, build_request
+from benchmarks.client import calling
 from benchmarks.processes import Cores, cpu_seconds, resident_mb
 from benchmarks.results import MeasurementFailed
-from benchmarks.scenarios import CONTACT, Target, publish
+from benchmarks.scenarios import Target, publish
 from benchmarks.servers import Server, redis_server, service_process, worker_process
 from memory.keys import JOBS_KEY, due_score
 
@@ -66,7 +66,7 @@ class Measured:
 
 async def measure(size: Size, cores: Cores) -> Measured:
     async with _installation(cores) as (processes, service, redis):
-        async with _calling(service.port) as caller:
+        async with calling(service.port) as caller:
             target = await publish(caller, service.port, TASKS)
         empty = await _usage(processes, min(5.0, size.measured_s))
         began = time.perf_counter()
@@ -82,17 +82,6 @@ async def measure(size: Size, cores: Cores) -> Measured:
         await _settled(redis)
         unread = await _unread(target, names[-size.active :])
     return Measured(len(names), start_s, settle_s, empty, idle, active, turns, unread)
-
-
-@asynccontextmanager
-async def _calling(port: int) -> AsyncGenerator[Caller]:
-    """A connection that is closed when it is not used: the service ends those that rest for long."""
-    caller = Caller()
-    await caller.open(port)
-    try:
-        yield caller
-    finally:
-        caller.close()
 
 
 @asynccontextmanager
@@ -134,7 +123,7 @@ async def _start(target: Target, names: Sequence[str]) -> None:
     deadline = time.perf_counter() + STARTED_WITHIN_S
 
     async def start() -> None:
-        async with _calling(target.port) as caller:
+        async with calling(target.port) as caller:
             for name in waiting:
                 if time.perf_counter() > deadline:
                     raise MeasurementFailed(f"{len(names)} conversations took over {STARTED_WITHIN_S} s")
@@ -147,28 +136,18 @@ async def _talk(target: Target, names: Sequence[str], size: Size) -> int:
     """Everybody speaks once in `every_s`, evenly spread, and is read a prompt. Returns the user turns."""
     began, between_s = time.perf_counter(), size.every_s / len(names)
     turns = int((size.every_s / 2 + size.measured_s) / between_s)
-    async with _calling(target.port) as caller:
+    async with calling(target.port) as caller:
         for number, name in zip(range(turns), itertools.cycle(names), strict=False):
             await asyncio.sleep(max(0.0, began + number * between_s - time.perf_counter()))
-            for request in _turn(target, name, number):
-                await caller.ask(request)
+            for said in (2 * number, 2 * number + 1):
+                await caller.ask(target.utterance(name, said))
+            await caller.ask(target.prompt(name))
     return turns
-
-
-def _turn(target: Target, name: str, number: int) -> Iterator[Request]:
-    said = {"contactId": CONTACT, "conversationId": name, "type": "message", "ts": "2026-03-04T09:30:00Z"}
-    for src, body in (
-        ("bot", "When would you like to come?"),
-        ("user", f"On the {number % 20 + 5}th of March at ten, please."),
-    ):
-        utterance = orjson.dumps({**said, "messageId": f"{src}-{number}", "src": src, "body": body})
-        yield build_request("POST", "/v1/handle-utterance", target.port, utterance)
-    yield target.prompt(name)
 
 
 async def _unread(target: Target, names: Sequence[str]) -> int:
     """Conversations whose last turn nobody has read: a worker that does nothing costs nothing either."""
-    async with _calling(target.port) as caller:
+    async with calling(target.port) as caller:
         prompts = [orjson.loads(await caller.ask(target.prompt(name))) for name in names]
     return sum(not prompt["memoryFresh"] for prompt in prompts)
 

@@ -8,7 +8,7 @@ nothing else mixes in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,7 +72,9 @@ async def counting_proxy(redis_port: int, traffic: Traffic) -> AsyncGenerator[in
     server = await asyncio.start_server(serve, HOST, 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
-    await _cancelled(open_tasks)
+    for task in open_tasks:
+        task.cancel()
+    await asyncio.gather(*open_tasks, return_exceptions=True)
 
 
 async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter, note: Any) -> None:
@@ -84,9 +86,3 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter, note
         return
     finally:
         target.close()
-
-
-async def _cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks import documents
-from benchmarks.client import Caller, Request
+from benchmarks.client import Caller, Request, calling
 from benchmarks.processes import Cores
 from benchmarks.proxy import Traffic, counting_proxy
 from benchmarks.results import RoundTrips
@@ -21,23 +21,14 @@ async def count_round_trips(cores: Cores, *, repeat: int) -> tuple[RoundTrips, .
         redis_server(core=cores.rest, aof=False) as redis,
         counting_proxy(redis.port, traffic) as proxied,
         service_process(proxied, core=cores.service, unsafe=True, log_level="warning") as service,
+        calling(service.port) as caller,
     ):
-        caller = Caller()
-        await caller.open(service.port)
-        try:
-            target = await publish(caller, service.port, TASKS, multi_contact=True)
-            cold = await _count(caller, traffic, "new contact, first on its version", None, _first(target))
-            await caller.ask(target.prompt("cold"))  # the first read loads its script
-            return (
-                cold,
-                *[await _count(caller, traffic, *row) for row in await _calls(caller, target, repeat)],
-            )
-        finally:
-            caller.close()
-
-
-def _first(target: Target) -> list[Request]:
-    return [target.new_contact("cold")]
+        target = await publish(caller, service.port, TASKS, multi_contact=True)
+        first = [target.new_contact("cold")]
+        cold = await _count(caller, traffic, "new contact, first on its version", None, first)
+        await caller.ask(target.prompt("cold"))  # the first read loads its script
+        calls = await _calls(caller, target, repeat)
+        return (cold, *[await _count(caller, traffic, *row) for row in calls])
 
 
 async def _calls(caller: Caller, target: Target, repeat: int) -> list[tuple[str, int | None, list[Request]]]:

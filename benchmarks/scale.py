@@ -28,7 +28,7 @@ from redis.asyncio import Redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from benchmarks import scenarios
-from benchmarks.client import Caller
+from benchmarks.client import calling
 from benchmarks.processes import Cores, cpu_seconds, pinned, resident_mb
 from benchmarks.report import table
 from benchmarks.results import MeasurementFailed
@@ -183,10 +183,8 @@ async def spent(
     async with installation(cores, processes=processes, nodes=nodes, holds=holds) as running:
         idle_mb = resident_mb(running.worker.pid)
         with pinned(cores.rest):
-            caller = Caller()
-            await caller.open(running.service.port)
-            target = await scenarios.publish(caller, running.service.port, TASKS)
-            caller.close()
+            async with calling(running.service.port) as caller:
+                target = await scenarios.publish(caller, running.service.port, TASKS)
             await _live(target, "warm", WARM_UP)
             await running.settled()
             resting = await running.state()
@@ -224,9 +222,7 @@ async def held(cores: Cores) -> tuple[float, float]:
     """What a process takes to hold a conversation that has been asked for its prompt, and how much of it
     counts for HELD_BYTES, in kilobytes. Raises MeasurementFailed."""
     sizes: list[float] = []
-    async with installation(cores) as running:
-        caller = Caller()
-        await caller.open(running.service.port)
+    async with installation(cores) as running, calling(running.service.port) as caller:
         target = await scenarios.publish(caller, running.service.port, TASKS)
         for kind in ("warm", "held"):
             names = [f"{kind}-{number:05}" for number in range(HELD)]
@@ -234,7 +230,6 @@ async def held(cores: Cores) -> tuple[float, float]:
             for name in names:
                 await caller.ask(target.prompt(name))
             sizes.append(resident_mb(running.service.pid))
-        caller.close()
         memory = connect(f"redis://{HOST}:{running.redis[0].port}/0")
         try:
             loaded = await MemoryManager(memory.driver).load(ConversationRef("default", names[-1]))
@@ -246,16 +241,13 @@ async def held(cores: Cores) -> tuple[float, float]:
 async def gzipped(cores: Cores) -> float:
     """HTTP of one conversation, both ways, where a proxy compresses replies as deploy/nginx.conf asks for; in
     kilobytes. Raises MeasurementFailed."""
-    async with installation(cores) as running:
-        caller = Caller()
-        await caller.open(running.service.port)
+    async with installation(cores) as running, calling(running.service.port) as caller:
         target = await scenarios.publish(caller, running.service.port, TASKS)
         began, saved = caller.bytes, 0
         for request in scenarios.life(target, "gzip-0123456789abcdef012"):
             body = await caller.ask(request)
             if len(body) >= GZIPPED_FROM:
                 saved += len(body) - len(gzip.compress(body, compresslevel=1))
-        caller.close()
     return (caller.bytes - began - saved) / 1e3
 
 
@@ -267,16 +259,12 @@ async def _live(target: Target, kind: str, conversations: int) -> tuple[int, int
 
     async def one_after_another() -> int:
         nonlocal requests
-        caller = Caller()
-        await caller.open(target.port)
-        try:
+        async with calling(target.port) as caller:
             for name in names:
                 for request in scenarios.life(target, name):
                     await caller.ask(request)
                     requests += 1
             return caller.bytes
-        finally:
-            caller.close()
 
     sent = sum(await asyncio.gather(*(one_after_another() for _ in range(CONNECTIONS))))
     return requests, sent

@@ -68,7 +68,7 @@ class Target:
             src="bot" if asked else "user",
             body="When would you like to come?"
             if asked
-            else f"On the {number + 5}th of March at ten, please.",
+            else f"On the {number % 20 + 5}th of March at ten, please.",
         )
         return build_request("POST", "/v1/handle-utterance", self.port, body)
 
@@ -85,14 +85,11 @@ async def publish(
 ) -> Target:
     variables = variables or documents.variable_count(tasks)
     flow = _body(name=f"Benchmark of {tasks} tasks", campaignId="benchmark", updatedBy="benchmark")
-    created = orjson.loads(await caller.ask(_created("/v1/flows", port, flow)))
+    created = orjson.loads(await caller.ask(build_request("POST", "/v1/flows", port, flow)))
     document = orjson.dumps(documents.build_version(tasks, variables=variables, multi_contact=multi_contact))
-    saved = await caller.ask(_created(f"/v1/flows/{created['id']}/versions", port, document))
+    versions = f"/v1/flows/{created['id']}/versions"
+    saved = await caller.ask(build_request("POST", versions, port, document))
     return Target(port, orjson.loads(saved)["versionId"], tasks, variables)
-
-
-def _created(path: str, port: int, body: bytes) -> Request:
-    return build_request("POST", path, port, body)
 
 
 async def fill(caller: Caller, target: Target, conversations: Sequence[str]) -> None:

@@ -46,19 +46,8 @@ async def redis_server(*, core: int, aof: bool, under: Sequence[str] = ()) -> As
     """Redis on loopback in a temporary directory, started by the command `under`; with `aof` it syncs its log
     once a second."""
     with TemporaryDirectory(prefix="flow-bench-redis-") as folder:
-        port = free_port()
-        options = {
-            "--port": str(port),
-            "--bind": HOST,
-            "--dir": folder,
-            "--save": "",
-            "--appendonly": "yes" if aof else "no",
-            "--appendfsync": "everysec",
-            "--maxmemory-policy": "noeviction",
-            "--hash-max-listpack-value": HASH_MAX_LISTPACK_VALUE,
-        }
-        command = [*under, "redis-server", *(part for option in options.items() for part in option)]
-        async with running_process(command, port, core, os.environ, Path(folder) / "redis.log") as server:
+        log = ("--appendonly", "yes" if aof else "no", "--appendfsync", "everysec")
+        async with _redis(Path(folder), core, *log, under=under) as server:
             yield server
 
 
@@ -70,24 +59,10 @@ async def redis_cluster(nodes: int, *, core: int) -> AsyncGenerator[Sequence[Ser
             servers: list[Server] = []
             buses = [free_port() for _ in range(nodes)]
             for number in range(nodes):
-                home, port = Path(folder, str(number)), free_port()
+                home = Path(folder, str(number))
                 home.mkdir()
-                command = [
-                    "redis-server",
-                    "--port",
-                    str(port),
-                    "--bind",
-                    HOST,
-                    "--dir",
-                    str(home),
-                    "--save",
-                    "",
-                ]
-                command += ["--cluster-enabled", "yes", "--maxmemory-policy", "noeviction"]
-                command += ["--cluster-port", str(buses[number])]
-                command += ["--hash-max-listpack-value", HASH_MAX_LISTPACK_VALUE]
-                started = running_process(command, port, core, os.environ, home / "redis.log")
-                servers.append(await stack.enter_async_context(started))
+                clustered = ("--cluster-enabled", "yes", "--cluster-port", str(buses[number]))
+                servers.append(await stack.enter_async_context(_redis(home, core, *clustered)))
             edges = [number * SLOTS // nodes for number in range(nodes + 1)]
             for number, server in enumerate(servers):
                 async with Redis(port=server.port) as client:
@@ -101,6 +76,16 @@ async def redis_cluster(nodes: int, *, core: int) -> AsyncGenerator[Sequence[Ser
                     while (await client.execute_command("CLUSTER INFO"))["cluster_state"] != "ok":
                         await asyncio.sleep(0.05)
             yield servers
+
+
+@asynccontextmanager
+async def _redis(folder: Path, core: int, *options: str, under: Sequence[str] = ()) -> AsyncGenerator[Server]:
+    port = free_port()
+    command = [*under, "redis-server", "--port", str(port), "--bind", HOST, "--dir", str(folder)]
+    command += ["--save", "", "--maxmemory-policy", "noeviction"]
+    command += ["--hash-max-listpack-value", HASH_MAX_LISTPACK_VALUE, *options]
+    async with running_process(command, port, core, os.environ, folder / "redis.log") as server:
+        yield server
 
 
 @asynccontextmanager

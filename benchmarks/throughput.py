@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from statistics import fmean, quantiles
 
 from benchmarks import scenarios
 from benchmarks.budgets import loop_us
-from benchmarks.client import Caller, LoadClient, Request
+from benchmarks.client import LoadClient, Request, calling
 from benchmarks.processes import Cores, cpu_seconds, pinned, resident_mb
 from benchmarks.results import Figure, Rate
 from benchmarks.scenarios import Target
@@ -79,7 +80,7 @@ class _Running:
             "new contact": [scenarios.new_contacts(self.target, number) for number in numbers],
             _MIX_NAME: [scenarios.whole_conversations(self.target, number) for number in numbers],
             **(
-                {"health (HTTP alone)": [_endless(self.target.health()) for _ in numbers]}
+                {"health (HTTP alone)": [itertools.repeat(self.target.health()) for _ in numbers]}
                 if self.scene in HEALTH_IN
                 else {}
             ),
@@ -148,20 +149,11 @@ async def _running(
         ) as service,
     ):
         idle_mb = resident_mb(service.pid)
-        caller = Caller()
-        await caller.open(service.port)
-        try:
+        async with calling(service.port) as caller:
             target = await scenarios.publish(caller, service.port, scene.tasks, variables=scene.variables)
             for share in scenarios.shares(plan.connections, scene.pool):
                 await scenarios.fill(caller, target, share)
-        finally:
-            caller.close()
         yield _Running(scene, cores, service, redis, target, idle_mb)
-
-
-def _endless(request: Request) -> Iterator[Request]:
-    while True:
-        yield request
 
 
 async def _measure(name: str, running: _Running, sources: list[Iterator[Request]], plan: LoadPlan) -> Rate:
