@@ -14,22 +14,21 @@ in blocks of some 140 ms; such a delay at rest, p99 at the first step, is taken 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.util
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
 from benchmarks.processes import Cores, pinned
+from benchmarks.results import MeasurementFailed
+from benchmarks.servers import ROOT, free_port, running_process
 
 LIMIT_MS = 5.0
 ALL_FRAMES = 0.97
@@ -55,8 +54,8 @@ class Bridge:
     """p99 after which greater steps are not tried; 0 for all of them."""
     has_own_delay: bool = False
     """Even at rest, so that only what comes on top of the first step's tells how many calls it holds."""
-    checkout: Path | None = None
-    """Where the code is, if it is not this checkout's."""
+    checkout: Path = ROOT
+    """Where the code is."""
 
 
 class Options(argparse.Namespace):
@@ -79,10 +78,14 @@ def main(options: Options) -> int:
         config.write_text(json.dumps(CONFIG))
         for _ in range(options.rounds):
             for make in (_relay, _agent, *_besides(options), *_pipecats(options)):
-                port, model_port = _free_port(), _free_port()
+                port, model_port = free_port(), free_port()
                 bridge = make(port, model_port, config)
                 bridges[bridge.name] = bridge
-                steps = _measure(bridge, port, model_port, cores, options)
+                try:
+                    steps = asyncio.run(_measure(bridge, port, model_port, cores, options))
+                except MeasurementFailed as failure:
+                    print("\n".join([str(failure), *failure.__notes__]), file=sys.stderr)
+                    return 2
                 results[bridge.name] = _better(results.get(bridge.name, []), steps)
     print(f"cores: bridge {cores.service}, load {cores.rest}; {options.seconds:g} s a step")
     held = {name: _report(bridges[name], steps) for name, steps in results.items()}
@@ -158,54 +161,26 @@ def _pipecats(options: Options) -> list[Callable[[int, int, Path], Bridge]]:
     ]
 
 
-def _measure(
+async def _measure(
     bridge: Bridge, port: int, model_port: int, cores: Cores, options: Options
 ) -> list[dict[str, float]]:
-    with _running(bridge, port, cores.service) as pid, pinned(cores.rest):
-        load = [
-            *(sys.executable, "-m", bridge.load),
-            *("--bridge", f"ws://127.0.0.1:{port}/media-stream", "--pid", str(pid)),
-            *("--model-port", str(model_port), "--calls", bridge.steps or options.steps),
-            *("--seconds", str(options.seconds), "--stop-beyond-ms", str(bridge.stop_beyond_ms)),
-        ]
-        done = subprocess.run(load, capture_output=True, text=True, timeout=600, check=True)
+    """Raises MeasurementFailed."""
+    environment = {**os.environ, **bridge.environment}
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log")
+        async with running_process(
+            bridge.command, port, cores.service, environment, log, checkout=bridge.checkout
+        ) as server:
+            load = [
+                *(sys.executable, "-m", bridge.load),
+                *("--bridge", f"ws://127.0.0.1:{port}/media-stream", "--pid", str(server.pid)),
+                *("--model-port", str(model_port), "--calls", bridge.steps or options.steps),
+                *("--seconds", str(options.seconds), "--stop-beyond-ms", str(bridge.stop_beyond_ms)),
+            ]
+            with pinned(cores.rest):
+                done = subprocess.run(load, capture_output=True, text=True, timeout=600, check=True)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return [line for line in lines if "calls" in line]
-
-
-@contextmanager
-def _running(bridge: Bridge, port: int, core: int) -> Iterator[int]:
-    with pinned(core):
-        environment = {**os.environ, **bridge.environment}
-        process = subprocess.Popen(bridge.command, env=environment, cwd=bridge.checkout)
-    try:
-        _wait_for(port, process)
-        yield process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(300):
-        if process.poll() is not None:
-            raise SystemExit(2)
-        try:
-            socket.create_connection(("127.0.0.1", port), 0.2).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit(2)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _better(old: list[dict[str, float]], new: list[dict[str, float]]) -> list[dict[str, float]]:

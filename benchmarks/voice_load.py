@@ -15,9 +15,7 @@ import argparse
 import asyncio
 import gc
 import json
-import os
 import time
-from collections.abc import Callable
 
 import uvloop
 from picows import (
@@ -29,6 +27,8 @@ from picows import (
     ws_connect,
     ws_create_server,
 )
+
+from benchmarks.processes import cpu_seconds
 
 FRAME_S = 0.02
 SLOTS = 20
@@ -233,14 +233,14 @@ def _percentile(values: list[int], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] / 1000 if ordered else float("nan")
 
 
-async def _measure(load: Load, calls: int, seconds: float, cpu_s: Callable[[], float]) -> dict[str, object]:
+async def _measure(load: Load, calls: int, seconds: float, bridge_pid: int) -> dict[str, object]:
     await load.dial(calls)
     await asyncio.sleep(1.0)
     gc.collect()
     load.latencies.clear()
     load.late_slots = load.slots = 0
     load.latencies.is_open = True
-    own, bridge, began = time.process_time(), cpu_s(), time.monotonic()
+    own, bridge, began = time.process_time(), cpu_seconds(bridge_pid), time.monotonic()
     await asyncio.sleep(seconds)
     load.latencies.is_open = False
     took = time.monotonic() - began
@@ -253,21 +253,10 @@ async def _measure(load: Load, calls: int, seconds: float, cpu_s: Callable[[], f
         "to_model_p99_ms": _percentile(load.latencies.to_model, 0.99),
         "to_line_p99_ms": _percentile(load.latencies.to_line, 0.99),
         "frames_share": round(load.latencies.frames / (2 * expected), 4),
-        "bridge_cpu": round((cpu_s() - bridge) / took, 4),
+        "bridge_cpu": round((cpu_seconds(bridge_pid) - bridge) / took, 4),
         "load_cpu": round((time.process_time() - own) / took, 4),
         "late_slots": round(load.late_slots / max(1, load.slots), 4),
     }
-
-
-def _cpu_of(pid: int) -> Callable[[], float]:
-    ticks = os.sysconf("SC_CLK_TCK")
-
-    def used() -> float:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-            fields = stat.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / ticks
-
-    return used
 
 
 async def main(load: Load, options: argparse.Namespace) -> None:
@@ -278,7 +267,7 @@ async def main(load: Load, options: argparse.Namespace) -> None:
     print(json.dumps({"ready": True}), flush=True)
     try:
         for calls in [int(step) for step in options.calls.split(",")]:
-            step = await _measure(load, calls, options.seconds, _cpu_of(options.pid))
+            step = await _measure(load, calls, options.seconds, options.pid)
             print(json.dumps(step), flush=True)
             if options.stop_beyond_ms and not float(str(step["p99_ms"])) < options.stop_beyond_ms:
                 break
