@@ -16,21 +16,20 @@ import asyncio
 import os
 import re
 import struct
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from statistics import quantiles
 from typing import cast
 
 import orjson
-import psutil
 import uvloop
 
-from benchmarks.processes import pinned
-from benchmarks.servers import redis_server
+from benchmarks.processes import cpu_seconds, resident_mb
+from benchmarks.servers import HOST, Server, free_port, redis_server, running_process
 
 CORES = sorted(os.sched_getaffinity(0))
 PIECES_A_SECOND = 25
@@ -124,12 +123,11 @@ class Pieces(asyncio.Protocol):
             self._transport.close()
 
 
-async def opened(stack: AsyncExitStack, host: str, user: str) -> Pieces:
+async def opened(stack: AsyncExitStack, port: int, user: str) -> Pieces:
     """A connection of the user that has been welcomed."""
-    name, port = host.split(":")
-    _, client = await asyncio.get_running_loop().create_connection(Pieces, name, int(port))
+    _, client = await asyncio.get_running_loop().create_connection(Pieces, HOST, port)
     stack.callback(client.close)
-    client.write(UPGRADE % host.encode())
+    client.write(UPGRADE % f"{HOST}:{port}".encode())
     await client.upgraded
     client.say(type="hello", user=user, session=None, after=None)
     await client.welcomed
@@ -151,68 +149,58 @@ async def talked(client: Pieces, delay_s: float) -> list[list[float]]:
 async def controlled(port: int, delay_s: float) -> list[float]:
     """As `talked`, of a client that reads the stream of the model's server itself."""
     await asyncio.sleep(delay_s)
-    _, client = await asyncio.get_running_loop().create_connection(Pieces, "127.0.0.1", port)
+    _, client = await asyncio.get_running_loop().create_connection(Pieces, HOST, port)
     client.write(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
     await client.ended
     return client.delays
 
 
 async def measured(idle: int, talking: int, redis_url: str | None) -> dict[str, float]:
-    server = await asyncio.start_server(model_server, "127.0.0.1", 0, backlog=1024)
+    server = await asyncio.start_server(model_server, HOST, 0, backlog=1024)
     port = server.sockets[0].getsockname()[1]
     starts = [PIECES / PIECES_A_SECOND * number / talking for number in range(talking)]
     control = await asyncio.gather(*(controlled(port, start) for start in starts))
     alone = quantiles([delay for delays in control for delay in delays], n=100)
     with tempfile.TemporaryDirectory() as folder:
-        env = {
+        environment = {
             **os.environ,
             "FLOW_ENGINE_DATA_DIR": folder,
             "FLOW_ENGINE_LLM_MODEL": "",
             "FLOW_ENGINE_LOG_LEVEL": "warning",
-            "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
+            "OPENAI_BASE_URL": f"http://{HOST}:{port}/v1",
             **({"FLOW_ENGINE_REDIS_URL": redis_url, "FLOW_ENGINE_REDIS_UNSAFE": "true"} if redis_url else {}),
         }
-        command = [sys.executable, "-m", "service.cli", "chat", "serve", "--port", "0"]
-        with pinned(CORES[0]):
-            process = await asyncio.create_subprocess_exec(*command, env=env, stderr=subprocess.PIPE)
-        try:
-            found = await _measured(process, idle, starts)
-            return {"control_ms_p50": alone[49], "control_ms_p99": alone[98], **found}
-        finally:
-            process.terminate()
-            await process.wait()
-            server.close()
+        chat_port = free_port()
+        command = [sys.executable, "-m", "service.cli", "chat", "serve", "--port", str(chat_port)]
+        async with (
+            server,
+            running_process(command, chat_port, CORES[0], environment, Path(folder, "log")) as chat,
+        ):
+            found = await _measured(chat, idle, starts)
+    return {"control_ms_p50": alone[49], "control_ms_p99": alone[98], **found}
 
 
-async def _measured(
-    process: asyncio.subprocess.Process, idle: int, starts: Sequence[float]
-) -> dict[str, float]:
+async def _measured(chat: Server, idle: int, starts: Sequence[float]) -> dict[str, float]:
     """`starts` are the seconds after which each talking client asks."""
-    if process.stderr is None:
-        raise RuntimeError("the chat has no standard error")
-    line = (await process.stderr.readline()).decode()
-    (host,) = re.findall(r"http://([0-9.:]+)", line)
     body = orjson.dumps({"model": "local:m"})
-    reader, writer = await asyncio.open_connection(*host.split(":"))
+    reader, writer = await asyncio.open_connection(HOST, chat.port)
     writer.write(
         b"PATCH /v1/ai-agents/smalltalk_agent HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
     )
     await reader.read()
     writer.close()
-    server = psutil.Process(process.pid)
     async with AsyncExitStack() as stack:
-        await talked(await opened(stack, host, "warm"), 0)
-        before = server.memory_info().rss
+        await talked(await opened(stack, chat.port, "warm"), 0)
+        before = resident_mb(chat.pid)
         for number in range(idle):
-            await opened(stack, host, f"idle-{number}")
-        per_connection = (server.memory_info().rss - before) / max(idle, 1)
-        clients = [await opened(stack, host, f"talks-{number}") for number in range(len(starts))]
-        spent, own, began = server.cpu_times(), time.process_time(), time.monotonic()
+            await opened(stack, chat.port, f"idle-{number}")
+        per_connection = (resident_mb(chat.pid) - before) / max(idle, 1)
+        clients = [await opened(stack, chat.port, f"talks-{number}") for number in range(len(starts))]
+        spent, own, began = cpu_seconds(chat.pid), time.process_time(), time.monotonic()
         found = [each for some in await asyncio.gather(*map(talked, clients, starts)) for each in some]
-        after, seconds = server.cpu_times(), time.monotonic() - began
+        cpu_s, seconds = cpu_seconds(chat.pid) - spent, time.monotonic() - began
         own = time.process_time() - own
-        cpu_s = after.user + after.system - spent.user - spent.system
     pieces = [delay for delays in found for delay in delays]
     every = quantiles(pieces, n=100)
     first = quantiles([delays[0] for delays in found if delays], n=100)
@@ -222,7 +210,7 @@ async def _measured(
         "piece_ms_p99": every[98],
         "first_ms_p50": first[49],
         "first_ms_p99": first[98],
-        "kib_a_connection": per_connection / 1024,
+        "kib_a_connection": per_connection * 1024,
         "load_cores": own / seconds,
         "cores": cpu_s / seconds,
         "cpu_ms_a_piece": 1000 * cpu_s / len(pieces),
@@ -233,7 +221,7 @@ async def loaded(idle: int, talking: int, *, on_redis: bool) -> dict[str, float]
     if not on_redis:
         return await measured(idle, talking, None)
     async with redis_server(core=CORES[-1], aof=False) as redis:
-        return await measured(idle, talking, f"redis://127.0.0.1:{redis.port}/0")
+        return await measured(idle, talking, f"redis://{HOST}:{redis.port}/0")
 
 
 def main(arguments: Sequence[str]) -> int:
