@@ -22,7 +22,7 @@ import sys
 import venv
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
@@ -164,7 +164,7 @@ async def _round(starters: Mapping[str, Starter], options: Options) -> dict[str,
         for name, starter in starters.items():
             async with starter(backend) as server:
                 cost = await _measure(server, pace, options, keeps=name == GATEWAY)
-            found[name] = Cost(**{**asdict(cost), "firsts": [each - median(direct) for each in cost.firsts]})
+            found[name] = replace(cost, firsts=[each - median(direct) for each in cost.firsts])
     return found
 
 

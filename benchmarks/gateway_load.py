@@ -32,40 +32,23 @@ MESSAGES = [
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 _SENT = re.compile(rb'"content": ?"([0-9]{12,})"')
 _HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": MODEL}
-_ANSWER = orjson.dumps(
-    {
-        **_HEAD,
-        "object": "chat.completion",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "The next train leaves at ten. " * 8},
-                "finish_reason": "stop",
-            }
-        ],
-        "usage": {"prompt_tokens": 150, "completion_tokens": 56, "total_tokens": 206},
-    }
-)
+_TOKENS = {"prompt_tokens": 150, "completion_tokens": 56, "total_tokens": 206}
+_MESSAGE = {"role": "assistant", "content": "The next train leaves at ten. " * 8}
+_WHOLE = {"index": 0, "message": _MESSAGE, "finish_reason": "stop"}
+_ANSWER = orjson.dumps({**_HEAD, "object": "chat.completion", "choices": [_WHOLE], "usage": _TOKENS})
 
 
-def _event(delta: object, finish: str | None = None) -> bytes:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    return b"data: " + orjson.dumps({**_HEAD, "choices": [choice]}) + b"\n\n"
+def _event(*choices: object, **more: object) -> bytes:
+    return b"data: " + orjson.dumps({**_HEAD, "choices": choices, **more}) + b"\n\n"
 
 
-_CHUNK_BEFORE, _CHUNK_AFTER = _event({"content": "@"}).split(b"@")
-_LAST = _event({}, "stop")
-_USAGE = (
-    b"data: "
-    + orjson.dumps(
-        {
-            **_HEAD,
-            "choices": [],
-            "usage": {"prompt_tokens": 150, "completion_tokens": 56, "total_tokens": 206},
-        }
-    )
-    + b"\n\n"
-)
+def _choice(delta: object, finish: str | None = None) -> dict[str, object]:
+    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+
+_CHUNK_BEFORE, _CHUNK_AFTER = _event(_choice({"content": "@"})).split(b"@")
+_LAST = _event(_choice({}, "stop"))
+_USAGE = _event(usage=_TOKENS)
 
 
 def body_of(**fields: object) -> bytes:

@@ -8,12 +8,12 @@ one.
 
 from __future__ import annotations
 
-import gc
 import sys
-import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from benchmarks import documents
+from benchmarks.processes import least_s
 from benchmarks.results import Figure
 from flow_engine.documents import FlowVersion, ReviewEnvironment, parse_version
 from flow_engine.linting import lint
@@ -60,13 +60,7 @@ def _parsed(raw: documents.JsonObject) -> FlowVersion:
 
 
 def _least_ms(versions: Iterable[FlowVersion]) -> float:
-    best = float("inf")
-    for version in versions:
-        gc.collect()
-        started = time.process_time()
-        lint(version, ENVIRONMENT)
-        best = min(best, time.process_time() - started)
-    return best * 1e3
+    return least_s(partial(lint, version, ENVIRONMENT) for version in versions) * 1e3
 
 
 def main() -> int:

@@ -3,7 +3,6 @@ machine does not count."""
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 import orjson
 
 from benchmarks import documents
+from benchmarks.processes import least_s
 from benchmarks.results import Figure
 from flow_engine.documents import DocumentLimits, parse_version
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
@@ -49,18 +49,6 @@ def measure_parts(*, rounds: int) -> tuple[Figure, ...]:
     )
 
 
-def _least(rounds: int, prepare: Callable[[int], Callable[[], object]]) -> float:
-    """Seconds of CPU of the quickest round; what `prepare` does is not counted."""
-    best = float("inf")
-    for number in range(rounds):
-        run = prepare(number)
-        gc.collect()
-        started = time.process_time()
-        run()
-        best = min(best, time.process_time() - started)
-    return best
-
-
 def _compiled(tasks: int) -> CompiledFlow:
     return compile_flow(documents.complete(documents.build_version(tasks)), "hash")
 
@@ -71,7 +59,7 @@ def _compile_ms(tasks: int, rounds: int) -> float:
         raw = documents.complete(documents.build_version(tasks, salt=f" Edition {tasks}.{number}."))
         return lambda: compile_flow(raw, "hash")
 
-    return _least(rounds, prepare) * 1e3
+    return least_s(map(prepare, range(rounds))) * 1e3
 
 
 def _step_us(flow: CompiledFlow, tasks: int, steps: int = 300) -> float:
@@ -91,13 +79,13 @@ def _checking(tasks: int, rounds: int) -> Figure:
         body = orjson.dumps(documents.build_version(tasks, salt=salt))
         return lambda: submissions.check(body, flow_id="flow-1", created_by="benchmark", now=_NOW)
 
-    milliseconds = _least(rounds, prepare) * 1e3
+    milliseconds = least_s(map(prepare, range(rounds))) * 1e3
     return Figure(f"check a posted version of {tasks} tasks", milliseconds, "ms")
 
 
 def _parsing(tasks: int, rounds: int) -> Figure:
     raw = documents.complete(documents.build_version(tasks))
-    milliseconds = _least(rounds, lambda _: lambda: parse_version(raw)) * 1e3
+    milliseconds = least_s([lambda: parse_version(raw)] * rounds) * 1e3
     return Figure(f"parse a stored version of {tasks} tasks", milliseconds, "ms")
 
 
@@ -119,4 +107,4 @@ def _render_us(flow: CompiledFlow, rounds: int, repeat: int = 500) -> float:
         for _ in range(repeat):
             template.render(scope)
 
-    return _least(rounds, lambda _: render) / repeat * 1e6
+    return least_s([render] * rounds) / repeat * 1e6
