@@ -128,7 +128,10 @@ class _OpenMailboxes:
         smtp, logins = box.smtp, self.logins
         sender = None if smtp is None else SmtpSender(partial(logins.login, smtp), logins.refused)
         remembered = MailboxState(self.state, self.store, self.config.limits, box.name)
-        observe = partial(self.metrics.outgoing, box.name)
+
+        def observe(outcome: str) -> None:
+            self.metrics.outgoing.labels(box.name, outcome).inc()
+
         return delivery.MailboxParts(box, self.connection(box), sender, remembered, observe=observe)
 
     def intake(self, box: MailboxConfig, worker: working.RunWorker, since: date | None) -> Intake:

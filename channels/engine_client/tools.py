@@ -48,7 +48,6 @@ _WRITTEN_BY: Final = replies.ToolParameter.model_validate(
 
 MEMORY_PARAMETER: Final = "memory"
 KEY_PARAMETER: Final = "idempotencyKey"
-ID_PARAMETERS: Final = ("tenantId", "conversationId", "contactId")
 CAMPAIGN_PARAMETER: Final = "campaignId"
 INJECTED: Final = frozenset(FILLED_BY_AGENTS)
 

@@ -115,7 +115,7 @@ class Intake:
                 if stopping.is_set():
                     return
                 self.problem = error.detail
-                self._metrics.trouble(self._box.name, error.code)
+                self._metrics.trouble.labels(self._box.name, error.code).inc()
                 log.warning("mailbox_away", mailbox=self._box.name, code=error.code, detail=error.detail)
                 try:
                     await asyncio.wait_for(stopping.wait(), pause_s)
@@ -148,7 +148,7 @@ class Intake:
                 id_, row = await self._read(mail)
                 if await self._runs.add(id_, row):
                     log.info("mail_taken_in", mailbox=self._box.name, run=id_, rule=row.rule, route=row.route)
-                    self._metrics.taken_in(self._box.name)
+                    self._metrics.taken_in.labels(self._box.name).inc()
                     self._arrived()
                 elif row.work is not None:
                     await self._runs.moved(id_, row.work.place)

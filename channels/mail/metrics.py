@@ -10,22 +10,22 @@ UNDER_WAY = ("queued", "running", "waiting")
 class MailMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self._taken = Counter(
+        self.taken_in = Counter(
             "flow_engine_mails_taken_in", "Mails that got their run.", ("mailbox",), registry=registry
         )
-        self._ended = Counter(
+        self.runs_ended = Counter(
             "flow_engine_mail_runs_ended",
             "Runs of mails that ended, or wait for a person.",
             ("status", "job"),
             registry=registry,
         )
-        self._outgoing = Counter(
+        self.outgoing = Counter(
             "flow_engine_mails_outgoing",
             "Replies sent, and mails left as drafts.",
             ("mailbox", "outcome"),
             registry=registry,
         )
-        self._trouble = Counter(
+        self.trouble = Counter(
             "flow_engine_mailbox_failures",
             "Failures of the servers of a mailbox, by code.",
             ("mailbox", "code"),
@@ -37,18 +37,6 @@ class MailMetrics:
             ("status",),
             registry=registry,
         )
-
-    def taken_in(self, mailbox: str) -> None:
-        self._taken.labels(mailbox).inc()
-
-    def run_ended(self, status: str, job: str) -> None:
-        self._ended.labels(status, job).inc()
-
-    def outgoing(self, mailbox: str, outcome: str) -> None:
-        self._outgoing.labels(mailbox, outcome).inc()
-
-    def trouble(self, mailbox: str, code: str) -> None:
-        self._trouble.labels(mailbox, code).inc()
 
     def under_way(self, runs: Mapping[str, int]) -> None:
         """How many runs there are, by status; a status that is left out has none."""

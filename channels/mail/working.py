@@ -305,7 +305,7 @@ class RunWorker:
         await held.finish(outcome)
         key = str(held.work.progress.iterations) if outcome.status == "waiting" else ""
         await held.event(ports.MailEvent(outcome.status, key, {"iterations": outcome.progress.iterations}))
-        self._metrics.run_ended(outcome.status, held.row.job)
+        self._metrics.runs_ended.labels(outcome.status, held.row.job).inc()
         log.info(
             "run_waits" if outcome.status == "waiting" else "run_ended",
             status=outcome.status,

@@ -20,7 +20,6 @@ from pydantic import JsonValue
 from flow_engine.importing.dialogflow import from_dialogflow
 from flow_engine.importing.dialogflow_package import gathered
 from flow_engine.importing.drafts import ImportedDraft
-from flow_engine.importing.foreign import Remark
 from flow_engine.importing.pipecat import from_pipecat
 from flow_engine.importing.rasa import from_rasa
 from flow_engine.importing.retell import from_retell
@@ -34,4 +33,4 @@ IMPORTERS: Final[Mapping[OriginalFormat, Callable[[JsonValue], ImportedDraft]]] 
     "pipecat": from_pipecat,
 }
 
-__all__ = ["IMPORTERS", "ImportedDraft", "OriginalFormat", "Remark", "gathered"]
+__all__ = ["IMPORTERS", "ImportedDraft", "OriginalFormat", "gathered"]

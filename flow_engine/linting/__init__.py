@@ -10,7 +10,7 @@ from itertools import islice
 from flow_engine.documents import FlowVersion, ReviewEnvironment
 from flow_engine.documents.references import texts_of
 from flow_engine.errors import Finding
-from flow_engine.linting.codes import CODES, Code, LintFinding, Severity
+from flow_engine.linting.codes import CODES, LintFinding, Severity
 from flow_engine.linting.faults import faults_of
 from flow_engine.linting.inspection import Inspection
 from flow_engine.linting.rules import RULES
@@ -41,4 +41,4 @@ def lint_errors(raw: object) -> Iterator[Finding]:
         yield from (fault.as_finding() for fault in faults_of(texts))
 
 
-__all__ = ["CODES", "MAX_FINDINGS", "Code", "LintFinding", "Severity", "lint", "lint_errors"]
+__all__ = ["CODES", "MAX_FINDINGS", "LintFinding", "Severity", "lint", "lint_errors"]
