@@ -24,6 +24,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from flow_engine.errors import CallTheOperator
+from flow_engine.problems import problem_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +197,7 @@ class Door(HttpToolsProtocol):
 def problem(status: HTTPStatus, code: str, detail: str) -> bytes:
     """A whole HTTP/1.1 response that closes its connection: a problem document (RFC 9457)."""
     document = orjson.dumps(
-        {
-            "type": f"urn:flow-engine:problem:{code}",
-            "title": "The request cannot be taken as it is",
-            "status": status.value,
-            "code": code,
-            "detail": detail,
-            "errors": [],
-        }
+        problem_document(status.value, "The request cannot be taken as it is", code, detail)
     )
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/problem+json\r\n"

@@ -24,6 +24,7 @@ from api.endpoints import FLOW_VERSION, JSON, NEW_FLOW_VERSION, Endpoint
 from api.problems import Problem
 from flow_engine.documents import SET_BY_SERVER
 from flow_engine.documents.json_schema import SchemaGenerator, version_schema
+from flow_engine.problems import problem_document
 
 _REF = "#/components/schemas/{model}"
 _PUBLISHED = (FLOW_VERSION, NEW_FLOW_VERSION)
@@ -188,14 +189,7 @@ def _problem_responses(endpoint: Endpoint, schemas: Mapping[tuple[int, str], Doc
     responses: Document = {}
     for status in problem_statuses(endpoint):
         code, meaning = _PROBLEMS[status]
-        problem_example: Document = {
-            "type": f"urn:flow-engine:problem:{code}",
-            "title": HTTPStatus(status).phrase,
-            "status": status,
-            "code": code,
-            "detail": meaning,
-            "errors": [],
-        }
+        problem_example: Document = problem_document(status, HTTPStatus(status).phrase, code, meaning)
         content: Document = {"application/problem+json": {"schema": problem, "example": problem_example}}
         if endpoint.path == "/health/ready":
             away = {"status": "unavailable", "checks": {"memory": "Redis does not answer", "flows": "ok"}}

@@ -16,6 +16,7 @@ from flow_engine.errors import (
     ReloadAndDecide,
     RetryLater,
 )
+from flow_engine.problems import problem_document, problem_of
 
 _Answer = TypeVar("_Answer")
 
@@ -66,19 +67,12 @@ def problem_response(
     code: str,
     detail: str,
     *,
-    findings: Sequence[Finding] = (),
-    extra: Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    document: dict[str, object] = {
-        "type": f"urn:flow-engine:problem:{code}",
-        "title": title,
-        "status": status,
-        "code": code,
-        "detail": detail,
-        "errors": findings_reply(findings),
-        **(extra or {}),
-    }
+    return _sent(problem_document(status, title, code, detail), status, headers)
+
+
+def _sent(document: Mapping[str, object], status: int, headers: Mapping[str, str] | None = None) -> Response:
     return Response(
         orjson.dumps(document), status, headers=dict(headers or {}), media_type="application/problem+json"
     )
@@ -97,23 +91,8 @@ def findings_reply(findings: Sequence[Finding]) -> list[FindingReply]:
 def error_response(error: FlowEngineError) -> Response:
     kind_status, title = _STATUS_OF_KIND[type(error)]
     status = _STATUS_OF_CODE.get(error.code, kind_status)
-    findings: Sequence[Finding] = ()
-    extra: dict[str, object] = {}
-    headers: dict[str, str] = {}
-    match error:
-        case CorrectTheInput():
-            findings = error.findings
-        case ReloadAndDecide():
-            extra = {"state": error.state.facts, "accepted": list(error.accepted)}
-        case RetryLater():
-            headers = {"Retry-After": str(error.after_seconds)}
-        case _:
-            pass
-    if status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return problem_response(
-        status, title, error.code, error.detail, findings=findings, extra=extra, headers=headers
-    )
+    document, headers = problem_of(error, status, title)
+    return _sent(document, status, headers)
 
 
 async def bugs_answered(work: Awaitable[_Answer], answer: Callable[[Exception], _Answer]) -> _Answer:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from channels.http_requests import Principal, whole_body
-from flow_engine import errors
+from flow_engine import errors, problems
 from flow_engine.ports.telemetry import Observer, Tracing
 from flow_engine.values import JsonValue, whole_number_in
 
@@ -158,40 +158,10 @@ def json_response(body: object, status: int = 200, headers: Mapping[str, str] | 
 
 def problem_of(error: errors.FlowEngineError) -> Response:
     status = _STATUS_OF_CODE.get(error.code, _STATUS_OF_KIND[type(error)])
-    headers: dict[str, str] = {}
-    extra: dict[str, object] = {}
-    findings: Sequence[errors.Finding] = ()
-    match error:
-        case errors.CorrectTheInput():
-            findings = error.findings
-        case errors.ReloadAndDecide():
-            extra = {"state": error.state.facts, "accepted": list(error.accepted)}
-        case errors.RetryLater():
-            headers["Retry-After"] = str(error.after_seconds)
-        case _:
-            pass
-    if status == HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Bearer"
-    return _problem(status, error.code, error.detail, findings, extra, headers)
+    return _sent(status, *problems.problem_of(error, status, HTTPStatus(status).phrase))
 
 
-def _problem(
-    status: int,
-    code: str,
-    detail: str,
-    findings: Sequence[errors.Finding] = (),
-    extra: Mapping[str, object] | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    document: dict[str, object] = {
-        "type": f"urn:flow-engine:problem:{code}",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "code": code,
-        "detail": detail,
-        "errors": [{"pointer": f.pointer, "code": f.code, "message": f.message} for f in findings],
-        **(extra or {}),
-    }
+def _sent(status: int, document: Mapping[str, object], headers: Mapping[str, str] | None = None) -> Response:
     return Response(
         orjson.dumps(document), status, dict(headers or {}), media_type="application/problem+json"
     )
@@ -203,12 +173,15 @@ async def http_problem(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     code = {404: "path_unknown", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    return _problem(error.status_code, code, str(error.detail), headers=error.headers)
+    status = error.status_code
+    document = problems.problem_document(status, HTTPStatus(status).phrase, code, str(error.detail))
+    return _sent(status, document, error.headers)
 
 
 async def bug(request: Request, error: Exception) -> Response:
     log.error("bug", route=request.scope.get("path"), exc_info=error)
-    return _problem(500, "internal_error", "the service has an error, which is logged")
+    detail = "the service has an error, which is logged"
+    return _sent(500, problems.problem_document(500, HTTPStatus(500).phrase, "internal_error", detail))
 
 
 def _invalid(message: str) -> errors.CorrectTheInput:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from channels.http_requests import whole_body
 from channels.voice.server.public_address import RequestInfo
+from flow_engine import problems
 from flow_engine.errors import Finding
 
 MEDIA_TYPE = "application/problem+json"
@@ -40,15 +41,9 @@ STATUS_OF_CODE: Mapping[str, int] = {
 def problem_document(code: str, detail: str, findings: Sequence[Finding] = ()) -> tuple[int, bytes]:
     """Status and body, JSON of `MEDIA_TYPE`. A code that is not in the table is an error of this service."""
     status = STATUS_OF_CODE.get(code, STATUS_OF_CODE["internal_error"])
-    document: dict[str, object] = {
-        "type": f"urn:flow-engine:problem:{code}",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "code": code,
-        "detail": detail,
-        "errors": [{"pointer": f.pointer, "code": f.code, "message": f.message} for f in findings],
-    }
-    return status, orjson.dumps(document)
+    return status, orjson.dumps(
+        problems.problem_document(status, HTTPStatus(status).phrase, code, detail, findings)
+    )
 
 
 def problem_response(
