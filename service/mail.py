@@ -12,7 +12,7 @@ import typer
 
 from adapters.models.factory import ConnectedModel, NamedModels, build_model
 from adapters.outbound.client import GuardedClient
-from adapters.outbound.policy import AllowList, host_and_port
+from adapters.outbound.policy import AllowList
 from channels.http_tools.json_schema import ConfigSchema, schema_of
 from channels.mail import loading, memory_mailbox, message, ports, preprocessing, processing, routing
 from channels.mail.config import SCHEMA_ID, MailboxConfig, MailConfig
@@ -105,8 +105,7 @@ def mail_model(settings: Settings) -> ConnectedModel:
 
 def mail_outbound(settings: Settings, config: MailConfig) -> GuardedClient:
     """What HTTP tools may call: public addresses, those of the operator's list, and `base_url` (F45)."""
-    named = None if config.base_url is None else host_and_port(config.base_url)
-    return GuardedClient(AllowList.parse(",".join(filter(None, (settings.outbound_allow, named)))))
+    return GuardedClient(AllowList.parse(settings.outbound_allow, config.base_url))
 
 
 class Trial:

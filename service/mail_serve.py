@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from adapters.http_door import door_server, listen, origin
 from adapters.models.factory import ConnectedModel
-from adapters.outbound.policy import AllowList, host_and_port
+from adapters.outbound.policy import AllowList
 from channels.engine_client.mcp_tools import McpConnections
 from channels.mail import delivery, flow, imap, loading, working
 from channels.mail.config import MailboxConfig, MailConfig
@@ -143,8 +143,7 @@ def _connections(
     settings: Settings, engine_url: str, trusted: Mapping[str, Mapping[str, str]]
 ) -> McpConnections:
     """What the operator allows may be connected to, and the engine of the flow."""
-    allowed = filter(None, (settings.outbound_allow, host_and_port(engine_url)))
-    return McpConnections(AllowList.parse(",".join(allowed)), trusted)
+    return McpConnections(AllowList.parse(settings.outbound_allow, engine_url), trusted)
 
 
 def _operators(intakes: Sequence[Intake], database: wiring.FlowDatabase, metrics: MailMetrics) -> Starlette:

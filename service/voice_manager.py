@@ -14,7 +14,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from adapters.outbound.client import GuardedClient
-from adapters.outbound.policy import AllowList, host_and_port
+from adapters.outbound.policy import AllowList
 from channels.http_tools.body_builders import installed_builders
 from channels.voice.carriers.table import CARRIERS, CarrierName
 from channels.voice.manager import agents_list, configs, fleet, processes
@@ -95,9 +95,7 @@ async def _manage(
     options: ManageOptions, settings: ManagerSettings, directory: Directory, limits: fleet.Limits
 ) -> None:
     async with AsyncExitStack() as stack:
-        # Naming the business API is allowing it.
-        named = filter(None, (settings.outbound_allow, host_and_port(options.api_url)))
-        allowed = AllowList.parse(",".join(named))
+        allowed = AllowList.parse(settings.outbound_allow, options.api_url)
         api, local = GuardedClient(allowed), GuardedClient(AllowList.parse("127.0.0.1"))
         stack.push_async_callback(api.aclose)
         stack.push_async_callback(local.aclose)

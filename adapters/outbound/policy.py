@@ -197,16 +197,18 @@ class AllowList:
     networks: tuple[tuple[Network, int | None], ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> AllowList:
+    def parse(cls, text: str, *named: str | None) -> AllowList:
         """Read `FLOW_ENGINE_OUTBOUND_ALLOW`: names, `host:port`, addresses (IPv6 with a port in
-        brackets) and CIDR ranges, separated by commas.
+        brackets) and CIDR ranges, separated by commas. `named` are URLs of servers that the operator has
+        named elsewhere: naming one is allowing it (F45).
 
         Raises CorrectTheInput with a finding for each bad entry; its pointer is the entry's index.
         """
         names: set[tuple[str, int | None]] = set()
         networks: list[tuple[Network, int | None]] = []
         findings: list[Finding] = []
-        for index, entry in enumerate(part.strip() for part in text.split(",")):
+        servers = filter(None, map(host_and_port, filter(None, named)))
+        for index, entry in enumerate(part.strip() for part in (*text.split(","), *servers)):
             if not entry:
                 continue
             try:

@@ -14,7 +14,7 @@ from channels.chat.decisions import Decision
 from flow_engine.errors import RetryLater
 from flow_engine.ports.chat import SessionRef
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.records import Record, RecordStore
+from flow_engine.ports.records import Record, RecordStore, position_at
 from flow_engine.ports.telemetry import Observer, Unobserved
 from flow_engine.values import JsonValue, utc_text
 
@@ -73,7 +73,7 @@ class Accounts:
             "agent_revision": agent_revision,
             "at": utc_text(self._clock.now()),
         }
-        record = Record(uuid4().hex, body, ref.session_id, self._position())
+        record = Record(uuid4().hex, body, ref.session_id, position_at(self._clock.now()))
         await self._kept(ref, [(self._decisions, record)])
         self._observer.count("chat_decisions", action=decision.action, decided_by=decision.decided_by)
 
@@ -95,7 +95,7 @@ class Accounts:
             "session": ref.session_id,
             "at": utc_text(self._clock.now()),
         }
-        record = Record(run_id, body, ref.session_id, self._position())
+        record = Record(run_id, body, ref.session_id, position_at(self._clock.now()))
         calls = self._called(ref, run_id, run.uses, "agent", run.message)
         await self._kept(ref, [(self._runs, record), *calls])
         self._observer.count("chat_runs", status=run.status)
@@ -159,7 +159,8 @@ class Accounts:
                 "message": message_id,
                 "at": utc_text(self._clock.now()),
             }
-            found.append((self._calls, Record(uuid4().hex, body, parent, self._position() + number)))
+            position = position_at(self._clock.now()) + number
+            found.append((self._calls, Record(uuid4().hex, body, parent, position)))
         return found
 
     async def _kept(self, ref: SessionRef, entries: Sequence[tuple[RecordStore, Record]]) -> None:
@@ -178,9 +179,6 @@ class Accounts:
                     await store.insert(ref.tenant_id, record)
             except RetryLater as away:
                 log.error("account_lost", code=away.code)
-
-    def _position(self) -> int:
-        return int(self._clock.now().timestamp() * 1_000_000)
 
 
 def usage_of(uses: Sequence[ModelUse]) -> dict[str, JsonValue]:

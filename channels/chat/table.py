@@ -23,7 +23,7 @@ from channels.chat.inheritance import Effective, KnownTools, effective, table_fi
 from channels.chat.rows import ORCHESTRATOR, SMALLTALK, Fields, StoredRow, merge_patch, row_findings, whole
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide, RetryLater
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.records import Record, RecordStore
+from flow_engine.ports.records import Record, RecordStore, position_at
 from flow_engine.values import JsonValue, utc_text
 
 # The rows that every table begins with (C4).
@@ -314,7 +314,7 @@ class AgentTable:
             history.insert(0, each)
         body: dict[str, JsonValue] = {"row": row, "history": history}
         if record is None:
-            return Record(name, body, position=int(at.timestamp() * 1_000_000))
+            return Record(name, body, position=position_at(at))
         return replace(record, body=body, serial=record.serial + 1)
 
 

@@ -26,7 +26,7 @@ from adapters.models.audit import ModelCallRecord
 from channels.mail.ports import Decision, MailEvent, RunOutcome, RunProgress, RunStatus
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.records import Record, RecordStore
+from flow_engine.ports.records import Record, RecordStore, position_at
 from flow_engine.use_cases.agent_runs import ENDED, FORGOTTEN, OPEN
 from flow_engine.values import JsonValue, utc_text
 
@@ -164,7 +164,7 @@ class RunStore:
         at = utc_text(now)
         stored = row.model_copy(update={"created_at": at, "ended_at": None if row.work is not None else at})
         return await self.tables.runs.insert(
-            self.tenant_id, Record(id_, _body(stored), _parent(row), int(now.timestamp() * 1_000_000))
+            self.tenant_id, Record(id_, _body(stored), _parent(row), position_at(now))
         )
 
     async def knows(self, id_: str) -> bool:
@@ -311,7 +311,7 @@ class HeldRun:
             "at": utc_text(self._store.clock.now()),
         }
         name = f"{self.id}:{event.event}:{event.key}"
-        record = Record(name, body, self.id, self._position())
+        record = Record(name, body, self.id, position_at(self._store.clock.now()))
         await self._store.tables.events.insert(self._store.tenant_id, record)
 
     async def write(self, record: ModelCallRecord) -> None:
@@ -333,12 +333,10 @@ class HeldRun:
                 "duration_ms": record.duration_ms,
                 "at": utc_text(record.at),
             }
-            await tables.calls.insert(tenant_id, Record(record.id, body, self.id, self._position()))
+            position = position_at(self._store.clock.now())
+            await tables.calls.insert(tenant_id, Record(record.id, body, self.id, position))
         except RetryLater as away:
             log.error("account_lost", code=away.code)
-
-    def _position(self) -> int:
-        return int(self._store.clock.now().timestamp() * 1_000_000)
 
 
 def _told(progress: RunProgress) -> dict[str, object]:

@@ -14,7 +14,7 @@ from typing import Final, Literal, cast
 from channels.mail.config import Limits
 from channels.mail.runs import RunStore
 from flow_engine.errors import RetryLater
-from flow_engine.ports.records import Record, RecordStore
+from flow_engine.ports.records import Record, RecordStore, position_at
 from flow_engine.values import JsonValue, utc_text
 
 WINDOW: Final = timedelta(hours=24)
@@ -122,7 +122,7 @@ class MailboxState:
         now = self._runs.clock.now()
         serial = 1 if before is None else before.serial + 1
         stamped: dict[str, JsonValue] = {**body, "at": utc_text(now)}
-        record = Record(name, stamped, parent, int(now.timestamp() * 1_000_000), serial)
+        record = Record(name, stamped, parent, position_at(now), serial)
         if before is None:
             return await self._records.insert(self._runs.tenant_id, record)
         return await self._records.replace(self._runs.tenant_id, record, before.serial)
@@ -147,7 +147,7 @@ class MailboxState:
     async def _old(self, parent: str, before: datetime) -> list[Record]:
         """Those that were written last before that moment."""
         found: list[Record] = []
-        after, bound = None, int(before.timestamp() * 1_000_000)
+        after, bound = None, position_at(before)
         while page := await self._records.list(self._runs.tenant_id, parent, after=after, limit=PAGE):
             found += [record for record in page if record.position <= bound]
             if page[-1].position > bound:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Literal, Protocol, get_args
 
 from flow_engine.values import JsonValue
@@ -13,7 +14,7 @@ RECORD_TABLES: Final[tuple[RecordTable, ...]] = get_args(RecordTable)
 @dataclass(frozen=True, slots=True)
 class Record:
     """One document. `id` is unique in its table and tenant; `parent` groups documents, such as the runs of
-    one session; `position` orders those of one parent, usually microseconds since 1970.
+    one session; `position` orders those of one parent, usually microseconds since 1970: `position_at`.
 
     `serial` counts the writes from 1: what a replacement is compared with.
     """
@@ -23,6 +24,10 @@ class Record:
     parent: str = ""
     position: int = 0
     serial: int = 1
+
+
+def position_at(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000_000)
 
 
 class RecordStore(Protocol):

@@ -12,7 +12,7 @@ from typing import Final, Literal, cast, get_args
 
 from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide, RetryLater
 from flow_engine.ports.clock import Clock
-from flow_engine.ports.records import Record, RecordStore
+from flow_engine.ports.records import Record, RecordStore, position_at
 from flow_engine.values import JsonValue, utc_text
 
 RunStatus = Literal["queued", "running", "waiting", "completed", "max_iterations", "error"]
@@ -107,7 +107,7 @@ class AgentRuns:
                     "event": decision,
                     "at": utc_text(self._clock.now()),
                 }
-                position = int(self._clock.now().timestamp() * 1_000_000)
+                position = position_at(self._clock.now())
                 # One decision for one state: the serial is that of the waiting run.
                 line = Record(f"{run_id}:decided:{record.serial}", event, run_id, position)
                 await self._events.insert(tenant_id, line)
