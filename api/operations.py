@@ -243,6 +243,7 @@ class OperationsRoutes:
                 audience="operators",
                 scopes=(),
                 media_types=("text/plain",),
+                problems=(503,),
             ),
         ]
 

@@ -489,6 +489,11 @@ class TestOpenApi:
             for schema in document["components"]["schemas"].values():
                 jsonschema.Draft202012Validator.check_schema(schema)
 
+    async def test_metrics_of_workers_may_be_unavailable(self) -> None:  # F36
+        async with open_scene() as scene:
+            scrape = (await scene.http.get("/openapi.json")).json()["paths"]["/metrics"]["get"]
+            assert "503" in scrape["responses"]
+
     async def test_generators_of_clients_can_read_the_document(self) -> None:  # F36
         async with open_scene() as scene:
             schemas = (await scene.http.get("/openapi.json")).json()["components"]["schemas"]
