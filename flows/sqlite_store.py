@@ -24,6 +24,8 @@ log: Any = structlog.get_logger("flow_engine.flows")
 
 FILE_NAME = "flows.sqlite3"
 MEMORY = ":memory:"
+ROOM_BYTES = 1_000_000
+"""What the largest version takes, unless a setting allows larger ones."""
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS flows (
@@ -70,10 +72,14 @@ def _translated() -> Generator[None, None, None]:
 class SqliteDatabase:
     """A connection to `flows.sqlite3` in a directory that exists, or for `":memory:"` to one in memory.
 
-    `busy_timeout_ms` is how long a statement waits for another process before RetryLater.
+    `busy_timeout_ms` is how long a statement waits for another process before RetryLater. With less than
+    `room_bytes` left on its disk it is not ready.
     """
 
-    def __init__(self, location: Path | str, *, busy_timeout_ms: int = 5000) -> None:
+    def __init__(
+        self, location: Path | str, *, busy_timeout_ms: int = 5000, room_bytes: int = ROOM_BYTES
+    ) -> None:
+        self._room_bytes = room_bytes
         self._path = MEMORY if location == MEMORY else str(Path(location) / FILE_NAME)
         self._busy_timeout_ms = busy_timeout_ms
         self._open_connection: aiosqlite.Connection | None = None
@@ -113,8 +119,13 @@ class SqliteDatabase:
             await connection.close()
 
     async def ready(self) -> None:
-        """Return when the tables can be read, else raise RetryLater."""
+        """Return when the tables can be read and there is room for a version, else raise RetryLater."""
         await self.rows("SELECT 1 FROM flows LIMIT 1", ())
+        if self._path != MEMORY:
+            disk = os.statvfs(self._path)
+            # Some network disks tell nothing: all is 0.
+            if disk.f_blocks and disk.f_bavail * disk.f_frsize < self._room_bytes:
+                raise RetryLater("flow_store_unavailable", f"the flow store takes no writes: {_FULL}")
 
     async def change(self, statement: str, parameters: Sequence[object]) -> bool:
         """Run one writing statement; True when it changed exactly one row. Waits at most `busy_timeout_ms`

@@ -341,6 +341,17 @@ class TestAStoreThatIsAway:
         assert [(line["event"], line["reason"]) for line in logs] == [("flow_store_refuses_writes", told)]
         await database.close()
 
+    async def test_a_disk_without_room_for_a_version_is_not_ready(self, tmp_path: Path) -> None:  # F36, F44
+        database = SqliteDatabase(tmp_path, room_bytes=1)
+        await database.open()
+        await database.ready()
+        await database.close()
+        crowded = SqliteDatabase(tmp_path, room_bytes=2**62)
+        await crowded.open()
+        with pytest.raises(RetryLater, match="its disk is full"):
+            await crowded.ready()
+        await crowded.close()
+
     async def test_a_start_without_room_beside_the_file_says_so_at_once(self, tmp_path: Path) -> None:  # F44
         database = SqliteDatabase(tmp_path, busy_timeout_ms=60_000)
         await database.open()
