@@ -462,6 +462,10 @@ class MultiplexedDriver(RedisPyDriver):
     def subscription(self) -> Subscription:
         return MultiplexedSubscription(lambda: [self._node.address])
 
+    async def reconnect(self) -> None:
+        self._node.close()
+        await super().reconnect()
+
     def _send(self, key: str, command: Command) -> Awaitable[Any]:
         """The answer. `key` says which server of several it is for."""
         connection = self._node.open_connection()

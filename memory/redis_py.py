@@ -227,7 +227,10 @@ class RedisPyDriver:
     async def servers(self, away: Callable[[str], None] | None = None) -> Sequence[ServerState]:
         with ERRORS_TRANSLATED:
             if self.single_node:
-                return [await self._state("", {})]
+                state = await self._state("", {})
+                if state.is_replica:
+                    await self.reconnect()
+                return [state]
             await self.client.initialize()
         states: list[ServerState] = []
         silent: RetryLater | None = None
@@ -243,6 +246,10 @@ class RedisPyDriver:
         if silent is not None and not states:
             raise silent
         return states
+
+    async def reconnect(self) -> None:
+        """After a failover its address may be that of another server, while the one before lives on."""
+        await self.client.connection_pool.disconnect(inuse_connections=False)
 
     async def _state(self, name: str, target: Mapping[str, Any]) -> ServerState:
         info: dict[str, Any] = {}

@@ -36,7 +36,8 @@ class Link:
         assert self._server is not None
         self._server.close()
         self.cut_all()
-        await asyncio.sleep(0)
+        await asyncio.gather(*self._tasks)
+        await asyncio.sleep(0)  # what is closed is gone with the next turn of the loop
 
     def hold(self) -> None:
         self._passing.clear()

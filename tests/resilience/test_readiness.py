@@ -9,6 +9,8 @@ import pytest
 
 from flow_engine.errors import CallTheOperator, RetryLater
 from memory.connection import RedisMemory, connect
+from tests.ports import free_port
+from tests.proof.link import Link
 from tests.redis_fixture import CLUSTER, DURABLE, LAST_SLOT, StartRedis
 
 pytestmark = pytest.mark.anyio
@@ -79,6 +81,25 @@ async def test_too_few_replicas_that_confirm_a_write_are_told(start_redis: Start
     replica.resume()
     await ready(memory)
     await memory.close()
+
+
+@pytest.mark.parametrize("options", ["", "?client_name=serve"], ids=["multiplexed", "redis-py"])
+async def test_another_primary_under_the_same_address_is_found(
+    start_redis: StartRedis, options: str
+) -> None:  # F44: the one before lives on, as its replica, and keeps every connection
+    first, second = start_redis(), start_redis()
+    async with Link(free_port(), first.port) as address:
+        memory = connect(f"redis://127.0.0.1:{address.port}/0{options}", durability="always")
+        await memory.ready()
+        address.target = second.port
+        with first.client() as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", second.port)
+        assert "it is a replica" in await unready(memory)
+        await ready(memory)
+        await memory.operations.note_call("t", {"id": "1"})
+        with second.client() as client:
+            assert client.keys("*calls*")
+        await memory.close()
 
 
 async def test_a_cluster_without_all_of_its_slots_is_not_ready(start_redis: StartRedis) -> None:  # A17
