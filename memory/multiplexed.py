@@ -463,7 +463,8 @@ class MultiplexedDriver(RedisPyDriver):
         return MultiplexedSubscription(lambda: [self._node.address])
 
     async def reconnect(self) -> None:
-        self._node.close()
+        if self.single_node:  # the nodes of a cluster tell by MOVED who serves now
+            self._node.close()
         await super().reconnect()
 
     def _send(self, key: str, command: Command) -> Awaitable[Any]:

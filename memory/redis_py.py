@@ -227,10 +227,7 @@ class RedisPyDriver:
     async def servers(self, away: Callable[[str], None] | None = None) -> Sequence[ServerState]:
         with ERRORS_TRANSLATED:
             if self.single_node:
-                state = await self._state("", {})
-                if state.is_replica:
-                    await self.reconnect()
-                return [state]
+                return await self._seen([await self._state("", {})])
             await self.client.initialize()
         states: list[ServerState] = []
         silent: RetryLater | None = None
@@ -245,11 +242,21 @@ class RedisPyDriver:
                 away(node.name)
         if silent is not None and not states:
             raise silent
+        return await self._seen(states)
+
+    async def _seen(self, states: Sequence[ServerState]) -> Sequence[ServerState]:
+        """After a failover the one before may live on, as a replica: what is asked next asks for its like."""
+        if any(state.is_replica for state in states):
+            with ERRORS_TRANSLATED:
+                await self.reconnect()
         return states
 
     async def reconnect(self) -> None:
-        """After a failover its address may be that of another server, while the one before lives on."""
-        await self.client.connection_pool.disconnect(inuse_connections=False)
+        """To whom the address, or the cluster, names now."""
+        if self.single_node:
+            await self.client.connection_pool.disconnect(inuse_connections=False)
+        else:
+            await self.client.nodes_manager.initialize()
 
     async def _state(self, name: str, target: Mapping[str, Any]) -> ServerState:
         info: dict[str, Any] = {}

@@ -102,6 +102,27 @@ async def test_another_primary_under_the_same_address_is_found(
         await memory.close()
 
 
+async def test_a_primary_of_a_cluster_that_became_a_replica_is_not_asked_for_ever(
+    start_redis: StartRedis,
+) -> None:  # A17
+    first, second = start_redis(CLUSTER), start_redis(CLUSTER)
+    with first.client() as one, second.client() as other:
+        other.execute_command("CLUSTER", "FLUSHSLOTS")
+        one.execute_command("CLUSTER", "MEET", "127.0.0.1", second.port)
+        first_id = one.execute_command("CLUSTER", "MYID")
+        while first_id not in other.execute_command("CLUSTER", "NODES"):
+            await asyncio.sleep(0.02)
+        other.execute_command("CLUSTER", "REPLICATE", first_id)
+        while other.info("replication").get("master_link_status") != "up":
+            await asyncio.sleep(0.02)
+        memory = connect(first.url, cluster=True, durability="aof")
+        await ready(memory)
+        other.execute_command("CLUSTER", "FAILOVER")
+        assert f"it is a replica and takes no writes (127.0.0.1:{first.port})" in await unready(memory)
+    await ready(memory)
+    await memory.close()
+
+
 async def test_a_cluster_without_all_of_its_slots_is_not_ready(start_redis: StartRedis) -> None:  # A17
     half = LAST_SLOT // 2
     one, other = start_redis(CLUSTER, slots=(0, half)), start_redis(CLUSTER, slots=(half + 1, LAST_SLOT))
