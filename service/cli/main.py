@@ -6,6 +6,7 @@ Exit codes of every command: 0 done, 1 something was found wrong, 2 it could not
 import asyncio
 import errno
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -121,6 +122,7 @@ def serve(
             "without it conversations are kept inside one process, where the others do not find them",
         )
     if workers > 1:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # while this loads, no worker has read anything yet
         raise typer.Exit(late.running.serve_by_workers(settings, host, port, workers))
     late.running.serve_until_stopped(settings, host, port)
 

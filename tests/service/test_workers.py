@@ -35,11 +35,24 @@ def environment(**settings: str) -> dict[str, str]:
 
 @contextmanager
 def serving(folder: Path, redis: RedisServer) -> Iterator[tuple[int, subprocess.Popen[bytes], Path]]:
-    """The port, the supervisor and its log, once two workers serve."""
+    """The port, the supervisor and its log, once two workers serve. They are to be renewed while it loads."""
     port, log = free_port(), folder / "log"
-    command = [sys.executable, "-m", "service.cli", "serve", "--workers", "2", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "service.cli",
+        "serve",
+        "--workers",
+        "2",
+        "--port",
+        str(port),
+    ]
     process = spawn(command, log, cwd=ROOT, env=environment(REDIS_URL=redis.url, DATA_DIR=str(folder)))
     try:
+        wait_for(log, b" fastapi.", process)
+        process.send_signal(signal.SIGHUP)
         wait_for(log, b"with 2 workers", process)
         yield port, process, log
     finally:
