@@ -43,7 +43,6 @@ _SAFE = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 _FOR_EVER = "public, max-age=31536000, immutable"
-_ASKED_EACH_TIME = "no-cache"
 _SECONDS_TO_WAIT = 2
 
 
@@ -80,7 +79,9 @@ def console_routes(built: Path = BUILT, building: Path = BUILDING) -> list[Route
     async def page(request: Request) -> Response:
         index = built / "index.html"
         if index.is_file():
-            return _file(index, request.headers, _ASKED_EACH_TIME)
+            named_anew = index.read_bytes().replace(b'"./', b'"' + _way_to_files(request))
+            headers = {**_SAFE, "Cache-Control": "no-cache"}
+            return Response(named_anew, headers=headers, media_type=_KINDS[".html"])
         return Response(
             _waiting_page(building),
             headers={**_SAFE, "Cache-Control": "no-store", "Refresh": str(_SECONDS_TO_WAIT)},
@@ -91,7 +92,7 @@ def console_routes(built: Path = BUILT, building: Path = BUILDING) -> list[Route
         found = built / "assets" / request.path_params["name"]
         if found.suffix not in _KINDS or not found.is_file():
             return Response("There is no such file.", 404, headers=_SAFE, media_type="text/plain")
-        return _file(found, request.headers, _FOR_EVER)
+        return _file(found, request.headers)
 
     async def front_door(request: Request) -> Response:
         return RedirectResponse("console")
@@ -104,8 +105,14 @@ def console_routes(built: Path = BUILT, building: Path = BUILDING) -> list[Route
     ]
 
 
-def _file(path: Path, asked: Headers, cached: str) -> Response:
-    headers = {**_SAFE, "Cache-Control": cached, "Vary": "Accept-Encoding"}
+def _way_to_files(request: Request) -> bytes:
+    """From the address of the page, whatever a proxy has put before it."""
+    below = request.scope["raw_path"].partition(b"/console")[2]  # %2F parts nothing
+    return b"../" * (below.count(b"/") - 1) or (b"./" if below else b"console/")
+
+
+def _file(path: Path, asked: Headers) -> Response:
+    headers = {**_SAFE, "Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding"}
     weights = weights_of(asked.get("accept-encoding", ""))
     for encoding, ending in _ENCODINGS.items():
         packed = path.with_name(path.name + ending)

@@ -29,7 +29,7 @@ function startFetchedAtOnce(): Plugin {
         .filter((file) => !page.includes(file))
         .map((file) => ({
           tag: "link",
-          attrs: { rel: "modulepreload", crossorigin: true, href: `/console/${file}` },
+          attrs: { rel: "modulepreload", crossorigin: true, href: `./${file}` },
           injectTo: "head",
         }));
     },
@@ -44,7 +44,7 @@ function compressedTwins(): Plugin {
     apply: "build",
     writeBundle({ dir = "" }, bundle) {
       for (const file of Object.values(bundle)) {
-        if (!/\.(css|html|js|svg)$/.test(file.fileName)) continue;
+        if (!/\.(css|js|svg)$/.test(file.fileName)) continue;
         const content = file.type === "chunk" ? file.code : file.source;
         const path = join(dir, file.fileName);
         writeFileSync(`${path}.gz`, gzipSync(content, { level: 9 }));
@@ -65,8 +65,8 @@ const FILES = [
   },
 ];
 
-export default defineConfig({
-  base: "/console/",
+export default defineConfig(({ command }) => ({
+  base: command === "build" ? "./" : "/console/", // the service writes the way from each address
   plugins: [react(), constructedStyleSheets(), startFetchedAtOnce(), compressedTwins()],
   // Nothing inline: the policy has no data: for scripts and styles.
   build: {
@@ -78,4 +78,4 @@ export default defineConfig({
   },
   worker: { format: "es" },
   server: { proxy: { "/v1": "http://127.0.0.1:8080", "/health": "http://127.0.0.1:8080" } },
-});
+}));

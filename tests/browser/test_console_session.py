@@ -52,6 +52,27 @@ def test_a_key_is_asked_for_and_kept_by_choice_only(tmp_path: Path) -> None:
 
 
 @needs_a_browser
+def test_a_proxy_may_have_the_service_below_a_path_of_its_own(tmp_path: Path) -> None:
+    """Which it takes away before it passes a request on, and passes nothing else on."""
+    with opened_console(tmp_path) as console:
+        flow_id = published(console.base, "clinic-v1")
+        page, base = console.page, console.base
+
+        def pass_on(route: Route) -> None:
+            path = route.request.url.removeprefix(f"{base}/engine")
+            route.continue_(url=base + path) if path != route.request.url else route.abort()
+
+        page.route(f"{base}/**", pass_on)
+        page.goto(f"{base}/engine/console")
+        page.wait_for_url("**/engine/console/flows")
+        page.get_by_role("link", name="Operations").click()
+        expect(page.get_by_role("heading", name="Operations", exact=True)).to_be_visible()
+        page.goto(f"{base}/engine/console/flows/{flow_id}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        console.was_clean()
+
+
+@needs_a_browser
 def test_a_lost_connection_is_told_and_mended_by_itself(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         page = console.page
@@ -142,7 +163,7 @@ def _transferred(name: str, seen: set[str]) -> int:
 
 def test_the_first_load_is_small() -> None:
     page = (BUILT / "index.html").read_text("utf-8")
-    files = re.findall(r"/console/(assets/[\w.-]+\.(?:js|css))", page)
+    files = re.findall(r"\./(assets/[\w.-]+\.(?:js|css))", page)
     assert len(files) >= 2
     seen: set[str] = set()
     total = sum(_transferred(name, seen) for name in files)

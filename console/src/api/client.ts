@@ -1,6 +1,6 @@
 import createClient, { type Middleware } from "openapi-fetch";
 import type { components, paths } from "../../generated/api";
-import { askedEarly } from "./early";
+import { askedEarly, ROOT } from "./early";
 
 export type Schemas = components["schemas"];
 /** A problem document, as every refusal of the API is one. */
@@ -60,7 +60,7 @@ const withKey: Middleware = {
 };
 
 export const client = createClient<paths>({
-  baseUrl: "/",
+  baseUrl: ROOT,
   fetch: (request) => askedEarly(request) ?? fetch(request),
   querySerializer: { array: { style: "form", explode: true } },
 });

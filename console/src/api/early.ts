@@ -1,6 +1,9 @@
 /** What the first page asks the service, asked while the code that draws it is still under way. */
 import type { Schemas } from "./client";
 
+/** Before the service's own paths: empty, unless a proxy has it below one. */
+export const ROOT = globalThis.location?.pathname.replace(/\/console(\/.*)?$/, "") ?? "";
+
 /** Of the key in the tab's session storage. */
 export const KEY_PLACE = "flow-engine.key";
 
@@ -20,13 +23,13 @@ export function askedEarly({ method, url }: Request): Promise<Response> | undefi
 export async function askEarly(): Promise<void> {
   const key = sessionStorage.getItem(KEY_PLACE);
   const send = (path: string): Promise<Response> => {
-    const answer = fetch(path, key === null ? {} : { headers: { Authorization: `Bearer ${key}` } });
-    asked.set(path, answer);
+    const answer = fetch(ROOT + path, key === null ? {} : { headers: { Authorization: `Bearer ${key}` } });
+    asked.set(ROOT + path, answer);
     return answer;
   };
   try {
     const answer = await send("/v1/key");
-    if (!answer.ok || !/^\/console(\/|\/flows.*)?$/.test(window.location.pathname)) return;
+    if (!answer.ok || !/^\/console(\/|\/flows.*)?$/.test(window.location.pathname.slice(ROOT.length))) return;
     const { scopes }: Schemas["KeyReply"] = await answer.clone().json();
     if (scopes.includes("designer") || scopes.includes("agent")) await send("/v1/flows");
   } catch {

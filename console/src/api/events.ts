@@ -1,5 +1,6 @@
 /** Server-sent events by `fetch`: an `EventSource` cannot send a key. */
 import { authorization, ConnectionLost, keyRefused, Refused, refusal } from "./client";
+import { ROOT } from "./early";
 
 export interface ServerEvent {
   readonly event: string;
@@ -48,7 +49,7 @@ export async function follow({ path, take, live, signal }: Following): Promise<v
   while (!signal.aborted) {
     try {
       const headers = { ...authorization(), Accept: "text/event-stream" };
-      const response = await fetch(path(), { headers, signal });
+      const response = await fetch(ROOT + path(), { headers, signal });
       if (response.status === 204) return;
       if (response.status === 401) keyRefused();
       if (!response.ok) throw refusal(response.status, await response.json().catch(() => null));

@@ -1,5 +1,6 @@
 import { queryOptions, useQuery } from "@tanstack/react-query";
 import { client, refusal, reply, type Schemas } from "../api/client";
+import { ROOT } from "../api/early";
 import { useSession } from "../shell/Session";
 import type { VersionDocument } from "./document";
 import type { SchemaNode } from "./jsonSchema";
@@ -40,7 +41,7 @@ export function schemaQuery(name: "flow-version" | "persona") {
   return queryOptions({
     queryKey: ["schema", name],
     queryFn: async ({ signal }): Promise<SchemaNode> => {
-      const response = await fetch(`/schemas/${name}.json`, { signal });
+      const response = await fetch(`${ROOT}/schemas/${name}.json`, { signal });
       if (!response.ok) throw refusal(response.status, null);
       return (await response.json()) as SchemaNode;
     },

@@ -2,6 +2,7 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { type ComponentType, lazy, type ReactNode, Suspense, useEffect, useMemo, useState } from "react";
 import { createBrowserRouter, Navigate, Route, RouterProvider, Routes } from "react-router";
 import { Refused } from "../api/client";
+import { ROOT } from "../api/early";
 import FlowsPage from "../flows/FlowsPage";
 import { type Dictionary, dictionaryOf, type Language, languageOf, SpeechContext } from "../i18n";
 import { english } from "../i18n/en";
@@ -74,7 +75,7 @@ function SpeechProvider({ children }: { readonly children: ReactNode }): ReactNo
 }
 
 // A router that has its pages as data is the one that can hold back a navigation: unsaved work asks for that.
-const ROUTER = createBrowserRouter([{ path: "*", element: <Rooms /> }], { basename: "/console" });
+const ROUTER = createBrowserRouter([{ path: "*", element: <Rooms /> }], { basename: `${ROOT}/console` });
 
 export function App(): ReactNode {
   const [queries] = useState(newQueries);

@@ -9,6 +9,7 @@ import {
   useState,
 } from "react";
 import { Refused, whenKeyExpires } from "../api/client";
+import { ROOT } from "../api/early";
 import { forgetKey, type Scope, takeKey, type Who, who } from "../api/session";
 import { useText } from "../i18n";
 import { Button, Covered, Field } from "./kit";
@@ -46,7 +47,7 @@ export function Session({ children }: { readonly children: ReactNode }): ReactNo
       signOut: () => {
         forgetKey();
         queries.clear();
-        window.location.assign("/console/flows");
+        window.location.assign(`${ROOT}/console/flows`);
       },
     };
   }, [known.data, queries]);
