@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-import typer
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
@@ -47,7 +46,7 @@ from memory.call_budget import RedisCallBudget
 from memory.chat_in_process import InProcessChat
 from memory.chat_sessions import RedisBus, RedisChat
 from service.observing import CHAT_COUNTED, CountingObserver, ObservedCalls
-from service.serving import KeyDoor, collect_seldom, run_until_stopped
+from service.serving import KeyDoor, announce, collect_seldom, run_until_stopped
 from service.settings import Settings, read_settings
 from service.wiring import FlowDatabase, SystemClock, open_flow_database, open_memory, records_of
 
@@ -169,7 +168,7 @@ async def _serve(
     async with chat_service(settings, chat, authenticator, tracing=tracing) as service:
         collect_seldom(after=10_000)
         at = cast("int", listening.getsockname()[1])
-        typer.echo(f"Chat on {origin(host, at)} (WebSocket: /v1/chat/ws). Ctrl-C stops it.", err=True)
+        announce(f"Chat on {origin(host, at)} (WebSocket: /v1/chat/ws). Ctrl-C stops it.")
         await chat_server(service.app).serve(sockets=[listening])
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import structlog
-import typer
 import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
@@ -27,7 +26,7 @@ from flow_engine.errors import CallTheOperator
 from flow_engine.ports.outbound import header_key
 from flow_engine.ports.telemetry import Tracing, Untraced
 from service.assistant import OwnDoor, assistant_routes
-from service.serving import KeyDoor, collect_seldom, run_until_stopped
+from service.serving import KeyDoor, announce, collect_seldom, run_until_stopped
 from service.settings import Settings, read_settings
 
 log: Any = structlog.get_logger("flow_engine.gateway")
@@ -133,7 +132,7 @@ async def _serve(
     try:
         async with gateway_service(settings, gateway, file, door, tracing=tracing, more_routes=more) as app:
             collect_seldom()
-            typer.echo(f"Gateway on {origin(host, at)}/v1. Ctrl-C stops it.", err=True)
+            announce(f"Gateway on {origin(host, at)}/v1. Ctrl-C stops it.")
             await gateway_server(app).serve(sockets=[listening])
     finally:
         assistant.close()

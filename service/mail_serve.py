@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import cast
 
 import httpx2
-import typer
 import uvloop
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
@@ -37,7 +36,7 @@ from flow_engine.errors import FlowEngineError
 from flow_engine.ports.records import RecordStore
 from flow_engine.use_cases.agent_runs import AgentRuns, Decision, Row, RunStatus
 from service import logs, mail, wiring
-from service.serving import end_in_order_at_a_hangup
+from service.serving import announce, end_in_order_at_a_hangup
 from service.settings import Settings, read_settings
 
 TENANT = "default"
@@ -198,9 +197,9 @@ async def _serve(
             server = door_server(service.app, signals=False)  # they end the agent's work first
             group.create_task(server.serve(sockets=[listening]))
             at = cast("int", listening.getsockname()[1])
-            typer.echo(f"Health and metrics on {origin(host, at)}.", err=True)
+            announce(f"Health and metrics on {origin(host, at)}.")
         names = ", ".join(intake.mailbox for intake in service.intakes)
-        typer.echo(f"Mail agent on: {names}. Ctrl-C stops it.", err=True)
+        announce(f"Mail agent on: {names}. Ctrl-C stops it.")
         await service.run(stopping)
         if server is not None:
             server.should_exit = True

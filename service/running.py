@@ -24,7 +24,7 @@ from api.auth import LOCAL
 from flow_engine.errors import FlowEngineError
 from flow_engine.ports.telemetry import Tracing
 from service import background, logs, supervisor, wiring
-from service.serving import collect_seldom, end_in_order_at_a_hangup, run_until_stopped
+from service.serving import announce, collect_seldom, end_in_order_at_a_hangup, run_until_stopped
 from service.settings import Settings, refusal_line
 
 FINISHED_WITHIN_S: Final = 10
@@ -180,10 +180,9 @@ def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:
 
 
 def _announce(host: str, port: int, how: str = "") -> None:
-    typer.echo(
+    announce(
         f"Flow Engine on {http_door.origin(host, port)}{how} "
-        "(console: /console, API reference: /docs). Ctrl-C stops it.",
-        err=True,
+        "(console: /console, API reference: /docs). Ctrl-C stops it."
     )
 
 
@@ -222,7 +221,7 @@ async def _work(settings: Settings, metrics_port: int | None, tracing: Tracing) 
         if port is not None:
             _serve_metrics(settings.worker_metrics_host, port, service.metrics.registry)
         collect_seldom()
-        typer.echo("Flow Engine's worker runs. Ctrl-C stops it.", err=True)
+        announce("Flow Engine's worker runs. Ctrl-C stops it.")
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait({*working, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()

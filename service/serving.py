@@ -15,7 +15,7 @@ from adapters.http_door import listen
 from adapters.telemetry import tracing_to
 from api.auth import Authenticator, LocalOnly, Principal, Scope, refuse_proxied, require
 from flow_engine.ports.telemetry import Tracing
-from service.logs import configure_logging
+from service.logs import StandardError, configure_logging
 from service.settings import Settings
 
 
@@ -45,6 +45,11 @@ def run_until_stopped(settings: Settings, serve: Callable[[Tracing], Coroutine[A
         configure_logging(settings.log_level, tracing)
         with suppress(KeyboardInterrupt):
             uvloop.run(serve(tracing))
+
+
+def announce(line: str) -> None:
+    """Says on standard error that a program serves. Lost where that is full, as lines of the log are."""
+    StandardError().msg(line.encode())
 
 
 def collect_seldom(after: int = 50_000) -> None:

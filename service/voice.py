@@ -44,7 +44,7 @@ from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding
 from flow_engine.ports.outbound import OutboundSender, header_key
 from service import late
 from service.logs import configure_logging
-from service.serving import served_here
+from service.serving import announce, served_here
 from service.settings import read_settings
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ def serve_until_stopped(
 
     def started(at: int) -> None:
         name = loaded.config.agent.name
-        typer.echo(f"Voice agent {name!r} on {origin(host, at)}. Ctrl-C stops it.", err=True)
+        announce(f"Voice agent {name!r} on {origin(host, at)}. Ctrl-C stops it.")
 
     async def serve() -> None:
         async with voice_agent(settings, load, recordings) as agent:

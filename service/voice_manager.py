@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-import typer
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -26,6 +25,7 @@ from channels.voice.sip_bridge.account import Account, checked_username, server_
 from channels.voice.sip_bridge.phone import SipPhone
 from flow_engine.errors import CallTheOperator
 from service.logs import configure_logging
+from service.serving import announce
 from service.settings import read_settings
 
 
@@ -135,7 +135,7 @@ async def _manage(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, manager.stop)
         loop.add_signal_handler(signal.SIGHUP, manager.refresh_now)
-        typer.echo(f"Agents of {options.api_url}, state in {directory.path}. Ctrl-C stops them.", err=True)
+        announce(f"Agents of {options.api_url}, state in {directory.path}. Ctrl-C stops them.")
         await manager.run()
 
 
@@ -176,7 +176,7 @@ async def _bridge(account: Account, agent_port: int) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, phone.stop)
-    typer.echo(f"SIP bridge of {account.domain} to port {agent_port}. Ctrl-C stops it.", err=True)
+    announce(f"SIP bridge of {account.domain} to port {agent_port}. Ctrl-C stops it.")
     try:
         await phone.run()
     except OSError as error:

@@ -19,17 +19,20 @@ READY_WITHIN_S = 240
 
 
 @contextmanager
-def running_service(data_dir: Path, *command: str, **environment: str) -> Iterator[str]:
+def running_service(
+    data_dir: Path, *command: str, output: Path = Path(os.devnull), **environment: str
+) -> Iterator[str]:
     """Yields the base URL; `command` is `serve` unless another one is named. Fails when the service does not
     start, or does not end in order."""
     port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", *(command or ("serve",)), "--port", str(port)],
-        cwd=ROOT,
-        env={**os.environ, "FLOW_ENGINE_DATA_DIR": str(data_dir), **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with output.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", *(command or ("serve",)), "--port", str(port)],
+            cwd=ROOT,
+            env={**os.environ, "FLOW_ENGINE_DATA_DIR": str(data_dir), **environment},
+            stdout=sink,
+            stderr=sink,
+        )
     base = f"http://127.0.0.1:{port}"
     try:
         _wait_until_ready(base, process)

@@ -21,7 +21,7 @@ from api import streams
 from flow_engine.use_cases.following import Followed
 from service import running
 from tests.ports import free_port
-from tests.service_process import ROOT
+from tests.service_process import ROOT, running_service
 
 pytestmark = pytest.mark.anyio
 
@@ -109,3 +109,8 @@ def test_a_second_signal_while_the_stores_close_ends_the_process(
             assert process.stderr.read() == b"closes\n"
         finally:
             process.kill()
+
+
+def test_a_full_disk_of_the_log_keeps_nothing_from_serving(tmp_path: Path) -> None:  # F46
+    with running_service(tmp_path, output=Path("/dev/full")):
+        pass
