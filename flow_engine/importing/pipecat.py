@@ -193,11 +193,15 @@ def _fill(
     draft.global_prompt = role
     for name, (place, node) in nodes.items():
         _task_of(draft, name, node, role, place)
+    given: dict[str, list[Parameters]] = {}
     for name, (place, node) in nodes.items():
         for number, function in _functions(node.functions):
-            _function(draft, name, function, (*place, "functions", number))
+            _function(draft, given, name, function, (*place, "functions", number))
         for number, function in _functions(everywhere):
-            _function(draft, name, function, ("global_functions", number))
+            _function(draft, given, name, function, ("global_functions", number))
+    for name, leading in given.items():
+        for each in (each for arguments in leading for each in arguments.properties):
+            draft.tasks[name].needs[each] = all(each in arguments.required for arguments in leading)
     led_to = {target for task in draft.tasks.values() for target in task.ways}
     for name in (each for each in nodes if each not in {*led_to, initial}):
         draft.changed(nodes[name][0], "no function here leads to it: connect it where a handler's code does")
@@ -242,7 +246,10 @@ def _task_of(draft: Draft, name: str, node: Node, role: str, place: Place) -> No
         draft.dropped((*place, "respond_immediately"), "an agent speaks when a task has been entered")
 
 
-def _function(draft: Draft, source: str, function: Function, place: Place) -> None:
+def _function(
+    draft: Draft, given: dict[str, list[Parameters]], source: str, function: Function, place: Place
+) -> None:
+    """Its tool, and its ways. `given`: the arguments of every function that leads to a node, by the node."""
     leads = function.transition_to or function.next_node_id
     if function.handler or function.decision or not (function.transition_only or leads):
         draft.tool(draft.tasks[source], function.name, function.description)
@@ -251,9 +258,7 @@ def _function(draft: Draft, source: str, function: Function, place: Place) -> No
             draft.dropped((*place, name), f"there is no node {target!r}")
         elif target != source:
             draft.way(source, target, reason=reason)
-            for each in function.arguments.properties:
-                required = each in function.arguments.required
-                draft.tasks[target].needs[each] = required and draft.tasks[target].needs.get(each, True)
+            given.setdefault(target, []).append(function.arguments)
 
 
 def _ways(draft: Draft, function: Function, place: Place) -> Iterator[tuple[str, str, str]]:

@@ -568,6 +568,20 @@ class TestPipecat:
         needs = {each["variableId"] for each in imported("pipecat").tasks["end"]["transitionParameters"]}
         assert needs == {"loaves", "pickup"}
 
+    def test_a_node_requires_what_every_function_that_leads_to_it_requires(self) -> None:
+        both = {"day": {"type": "string"}, "hour": {"type": "string"}}
+        book = {"name": "book", "properties": both, "required": ["day", "hour"], "transition_to": "end"}
+        move = {"name": "move", "properties": both, "required": ["day"], "transition_to": "end"}
+        skip = {"name": "skip", "transition_to": "end"}
+        for functions, required in (([book], "day hour"), ([book, move], "day"), ([book, move, skip], "")):
+            nodes = {str(number): {"functions": [each]} for number, each in enumerate(functions)}
+            raw: Any = {"initial_node": "0", "nodes": {**nodes, "end": {}}}
+            found = Imported(IMPORTERS["pipecat"](raw))
+            needs = {
+                each["variableId"]: each["required"] for each in found.tasks["end"]["transitionParameters"]
+            }
+            assert needs == {name: name in required.split() for name in both}
+
     def test_functions_with_handlers_are_tools(self) -> None:
         found = imported("pipecat")
         assert "mcpToolSelection" in found.tasks["start"]
