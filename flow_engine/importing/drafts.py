@@ -112,31 +112,30 @@ class Draft:
     def variable(
         self, name: str, kind: str, prompt: str, values: Sequence[object] = (), *, sensitive: bool = False
     ) -> str:
-        """The `_id` of the variable of that name. The first mention decides its type; a later one that knows
-        what to look for gives its prompt."""
+        """The `_id` of the variable of that name. The first mention decides its type, which another one is
+        told of; a later one that knows what to look for gives its prompt, and an enum has what all name."""
+        given = (each.strip() if isinstance(each, str) else each for each in values)
+        members = [
+            each for each in given if isinstance(each, str | int | float) and not isinstance(each, bool)
+        ]
+        members = [each for each in dict.fromkeys(members) if each != ""]
+        if kind == "enum" and not members:
+            kind = "string"
         known = self.variables.get(name)
-        if known is None or (not known.get("prompt") and prompt):
-            given = (each.strip() if isinstance(each, str) else each for each in values)
-            members = [
-                each for each in given if isinstance(each, str | int | float) and not isinstance(each, bool)
+        ids = {str(each["_id"]) for each in self.variables.values()}
+        var_id = self._free_id("variable", name, ids) if known is None else str(known["_id"])
+        shape: dict[str, object] = {"_id": var_id, "name": var_id, "type": kind, **(known or {})}
+        if shape["type"] != kind:
+            self.changed((), f"{quoted(name)} is a variable of type {shape['type']}: elsewhere it is {kind}")
+        elif kind == "enum":
+            shape["enumValues"] = [
+                *dict.fromkeys([*cast("list[object]", shape.get("enumValues", [])), *members])
             ]
-            members = [each for each in dict.fromkeys(members) if each != ""]
-            if kind == "enum" and not members:
-                kind = "string"
-            ids = {str(each["_id"]) for each in self.variables.values()}
-            var_id = self._free_id("variable", name, ids) if known is None else known["_id"]
-            shape: dict[str, object] = {
-                "_id": var_id,
-                "name": var_id,
-                "type": kind if known is None else known["type"],
-            }
-            if shape["type"] != "custom":
-                shape["prompt"] = prompt
-            if shape["type"] == "enum":
-                shape["enumValues"] = members if known is None else known["enumValues"]
-            if sensitive:
-                shape["sensitive"] = True
-            self.variables[name] = shape
+        if shape["type"] != "custom":
+            shape["prompt"] = shape.get("prompt") or prompt
+        if sensitive:
+            shape["sensitive"] = True
+        self.variables[name] = shape
         return self._id_of(name)
 
     def tool(

@@ -260,7 +260,7 @@ class _Import:
     def _line(self, source: str, step: Step, place: foreign.Place, when: tuple[str, ...]) -> str:
         draft, task = self._draft, self._draft.tasks[source]
         if step.collect:
-            draft.variable(step.collect, "string", step.description)
+            draft.variable(step.collect, draft.kind_of(step.collect) or "string", step.description)
             task.needs.setdefault(step.collect, False)
             again = " even if it is known" if step.ask_before_filling else ""
             slot = self._files.slots.get(step.collect, Slot())

@@ -167,11 +167,20 @@ class TestNames:
             "prompt": "How large it is",
             "enumValues": ["S", "M"],
         }
+        told = "'size' is a variable of type enum: elsewhere it is "
+        assert [each["message"] for each in draft.remarks] == [f"{told}number", f"{told}string"]
         draft.variable("empty", "enum", "Nothing to choose from", ["", None])
         assert draft.kind_of("empty") == "string"
         draft.variable("card", "string", "The card", sensitive=True)
         assert draft.variables["card"]["sensitive"] is True
         assert draft.kind_of("nobody") == ""
+
+    def test_an_enum_has_the_values_of_every_mention(self) -> None:
+        draft = Draft()
+        for values in (["yes", "no"], ["no", "later"]):
+            draft.variable("answer", "enum", "", values)
+        assert draft.variables["answer"]["enumValues"] == ["yes", "no", "later"]
+        assert draft.remarks == []
 
 
 class TestWays:
