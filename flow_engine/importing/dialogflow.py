@@ -170,10 +170,14 @@ class _Import:
         named = last_part(entity_type).removeprefix("@")
         kind, own = _SYSTEM_TYPES.get(named, "string"), self._types.get(named)
         values = [entity.value for entity in own.entities] if own else []
+        at = ("entityTypes", self._package.entity_types.index(own), "entities") if own else ()
+        if own and (own.kind == "KIND_REGEXP" or any(" @" in f" {value}" for value in values)):
+            self._draft.changed(at, "a pattern is told to the model that listens: nothing compares with it")
+            prompt = f"{prompt or f'The value of {name}.'} It looks like {' or like '.join(values)}"
+            values = []
         self._draft.variable(name, "enum" if values else kind, prompt, values, sensitive=redact)
         if own and any(entity.synonyms not in {(), (entity.value,)} for entity in own.entities):
-            place = "entityTypes", self._package.entity_types.index(own), "entities"
-            self._draft.dropped(place, "synonyms: the model knows what is meant")
+            self._draft.dropped(at, "synonyms: the model knows what is meant")
 
     def _page(self, flow: AgentFlow, page: Page, place: foreign.Place) -> None:
         draft = self._draft

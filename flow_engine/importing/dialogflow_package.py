@@ -182,6 +182,7 @@ class Entity(Resource):
 
 
 class EntityType(NamedResource):
+    kind: str = ""
     entities: tuple[Entity, ...] = ()
 
 

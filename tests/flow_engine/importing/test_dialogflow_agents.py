@@ -91,6 +91,17 @@ class TestParameters:
         told = "no text and no condition reads 'mood'"
         assert found.remark("/intents/0/parameters") == ("dropped", told)
 
+    @pytest.mark.parametrize(
+        ("kind", "value"), [("KIND_REGEXP", "IT[0-9]{2}"), ("KIND_LIST", "for @sys.number")]
+    )
+    def test_what_fits_a_pattern_is_a_text_and_not_the_pattern(self, kind: str, value: str) -> None:
+        code = {"displayName": "code", "kind": kind, "entities": [{"value": value}]}
+        form = {"parameters": [{"displayName": "code", "entityType": "@code", "required": True}]}
+        found = agent(flow("f", {"displayName": "p", "form": form}), entityTypes=[code])
+        assert found.variables["code"]["type"] == "string"
+        assert found.variables["code"]["prompt"] == f"The value of code. It looks like {value}"
+        assert found.remark("/entityTypes/0/entities")[0] == "changed"
+
     @pytest.mark.parametrize("name", ["$session.params.day", "$flow.day"])
     def test_a_parameter_of_a_flow_is_called_as_it_is_read(self, name: str) -> None:
         form = {"parameters": [{"displayName": name, "entityType": "@sys.date", "required": True}]}
