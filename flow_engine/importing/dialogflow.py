@@ -302,6 +302,10 @@ class _Import:
                 self._say(draft.tasks[target or source], said, case, (*at, "triggerFulfillment"))
             if target:
                 draft.way(source, target, when=when, reason=words, place=at)
+            elif _symbol(route.target_page) == "PREVIOUS_PAGE":
+                case = _told(words, when, route) or "this is settled"
+                draft.tasks[source].returns = True
+                draft.tasks[source].prompts.append(f"When {case}, go back to where you came from.")
             elif _symbol(route.target_page).startswith("END_"):
                 self._end(flow, source, route, (when, words), at)
 

@@ -233,6 +233,15 @@ class TestEnds:
         assert len(found.tasks) == 3
 
 
+@pytest.mark.parametrize("page", ["PREVIOUS_PAGE", "Previous Page"])
+def test_a_page_that_leads_to_the_one_before_it_returns(page: str) -> None:
+    routes = [{"condition": "$session.params.known = false", "targetPage": page}]
+    ask = {"displayName": "ask", "transitionRoutes": [{"intent": "go", "targetPage": "check"}]}
+    found = agent(flow("f", ask, {"displayName": "check", "transitionRoutes": routes}))
+    assert found.tasks["f.check"]["returns"] is True
+    assert found.tasks["f.check"]["prompt"].endswith("When known = false, go back to where you came from.")
+
+
 def test_a_page_called_as_a_flow_has_a_name_of_its_own() -> None:
     found = agent(flow("f", {"displayName": "Pay"}), flow("pay"))
     assert [each["name"] for each in found.document["tasks"]] == ["f", "pay", "Pay 2"]
