@@ -92,7 +92,10 @@ class Draft:
 
     def task(self, task_id: str, name: str) -> TaskDraft:
         """A new task. A name that is another task's, or its id, compared as the engine compares names, gets a
-        number."""
+        number. Raises CorrectTheInput where the original calls another one so."""
+        if task_id in self.tasks:
+            twice = Finding("", "duplicate_name", f"two parts are both {quoted(task_id)} here: rename one")
+            raise CorrectTheInput("original_invalid", "what has one name would be lost", (twice,))
         taken = {normalise_name(each) for task in self.tasks.values() for each in (task.name, task.id)}
         plain = " ".join((name or task_id).split())[:120] or "unnamed"
         unique = next(each for each in numbered(plain, " ") if normalise_name(each) not in taken)

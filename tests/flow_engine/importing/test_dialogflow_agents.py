@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flow_engine.errors import CorrectTheInput
 from flow_engine.importing import IMPORTERS, gathered
 from tests.flow_engine.importing.originals import Imported, errors_of, pointed_at
 
@@ -245,6 +246,12 @@ def test_a_page_that_leads_to_the_one_before_it_returns(page: str) -> None:
 def test_a_page_called_as_a_flow_has_a_name_of_its_own() -> None:
     found = agent(flow("f", {"displayName": "Pay"}), flow("pay"))
     assert [each["name"] for each in found.document["tasks"]] == ["f", "pay", "Pay 2"]
+
+
+def test_a_page_and_a_flow_that_would_be_one_task_are_told() -> None:
+    with pytest.raises(CorrectTheInput) as refused:
+        agent(flow("A", {"displayName": "B"}), flow("A.B"))
+    assert [each.message for each in refused.value.findings] == ["two parts are both 'A.B' here: rename one"]
 
 
 TREES: Any = {
