@@ -149,8 +149,8 @@ class RasaFiles(foreign.Foreign):
 def from_rasa(raw: JsonValue) -> drafts.ImportedDraft:
     """The flows as a draft. `raw` is what stands in the YAML files, merged by their keys. Raises
     CorrectTheInput `original_invalid`."""
-    if isinstance(raw, dict) and "flows" not in raw and {"stories", "rules"} & raw.keys():
-        told = "stories and rules are not read: accepted are flows, as CALM has them"
+    if isinstance(raw, dict) and "flows" not in raw and {"stories", "rules", "forms", "intents"} & raw.keys():
+        told = "forms, stories and rules are not read: accepted are flows, as CALM has them"
         raise CorrectTheInput("original_invalid", told, (Finding("/flows", "missing_property", told),))
     files, draft = foreign.read_foreign(RasaFiles, raw), drafts.Draft()
     draft.language = files.language or draft.language
@@ -177,6 +177,7 @@ class _Import:
     def made(self) -> drafts.ImportedDraft:
         draft = self._draft
         steps = [step for flow in self._flows.values() for step in _every(flow.steps)]
+        led_to = {name for step in steps for name in (step.link, step.call)}
         collected = {step.collect for step in steps}
         draft.settled |= {
             name
@@ -204,6 +205,10 @@ class _Import:
             task.description, task.human = flow.description, name == _HANDOFF
         for name, flow in self._flows.items():
             self._fill(name, flow)
+            if name in led_to and draft.tasks[name].condition[0]:
+                draft.changed(
+                    ("flows", name, "if"), "links and calls ask for it too here: connections open only then"
+                )
         if opening := self._files.flows.get(_OPENING):
             place = ("flows", _OPENING)
             start.prompts.insert(0, "\n".join(self._lines(start_id, opening.steps, (*place, "steps"))))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flow_engine.errors import CorrectTheInput
 from flow_engine.importing import IMPORTERS
 from tests.flow_engine.importing.originals import Imported, errors_of, pointed_at
 
@@ -45,6 +46,25 @@ def test_what_a_slot_refuses_is_refused_wherever_it_is_asked_for() -> None:
     slots = {"age": {"type": "float", "validation": {"rejections": [{"if": "slots.age < 18"}]}}}
     found = project([{"collect": "age"}], slots=slots)
     assert found.tasks["book"]["prompt"].endswith("Refuse it if slots.age < 18.")
+
+
+def test_a_condition_of_a_flow_that_others_lead_to_is_told() -> None:
+    pay = {"description": "y", "if": "slots.known", "steps": [{"action": "utter_y"}]}
+    slots = {"known": {"type": "bool"}}
+    for steps, told in (
+        ([{"link": "pay"}], True),
+        ([{"call": "pay"}], True),
+        ([{"action": "utter_x"}], False),
+    ):
+        found = project(steps, flows={"pay": pay}, slots=slots)
+        assert found.tasks["pay"]["entryCondition"]["when"] == "vars.known == true"
+        assert ("/flows/pay/if" in {each["pointer"] for each in found.draft.remarks}) is told
+
+
+@pytest.mark.parametrize("kind", ["stories", "rules", "forms", "intents"])
+def test_a_project_without_flows_is_told_what_is_read(kind: str) -> None:
+    with pytest.raises(CorrectTheInput, match="accepted are flows, as CALM has them"):
+        IMPORTERS["rasa"]({kind: []})
 
 
 @pytest.mark.parametrize("actions", [["action_ask_room"], [{"action_ask_room": {"send_domain": True}}]])
