@@ -139,10 +139,11 @@ def from_retell(raw: JsonValue) -> drafts.ImportedDraft:
     `conversationFlow`. Raises CorrectTheInput `original_invalid`."""
     draft, place = drafts.Draft(), ()
     if isinstance(raw, dict) and isinstance(inner := raw.get("conversationFlow"), dict):
-        for name in (each for each in raw if each != "conversationFlow"):
-            draft.dropped((name,), f"{name!r} is a setting of the agent, not of its flow")
-        if isinstance(language := raw.get("language"), str):
-            draft.language = language
+        for name, value in raw.items():
+            if name == "language" and isinstance(value, str) and value != "multi":
+                draft.language = value
+            elif name != "conversationFlow":
+                draft.dropped((name,), f"{name!r} is a setting of the agent, not of its flow")
         raw, place = inner, ("conversationFlow",)
     nodes = raw.get("nodes") if isinstance(raw, dict) else None
     twice = tuple(foreign.given_twice(nodes, ("nodes",), "id", "node"))

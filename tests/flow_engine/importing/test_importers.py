@@ -170,8 +170,16 @@ class TestRetell:
         )
         assert found.document["defaultLanguage"] == found.document["systemPromptsLanguage"] == "it-IT"
         assert found.remark("/agent_name")[0] == "dropped"
+        assert "/language" not in {each["pointer"] for each in found.draft.remarks}
         assert found.remark("/conversationFlow/mcps/0/headers")[0] == "dropped"
         assert errors_of(found.document) == []
+
+    @pytest.mark.parametrize("language", ["multi", ["it-IT", "en-US"]])
+    def test_what_is_no_language_is_told(self, language: Any) -> None:
+        _, raw = known()["retell"]
+        found = Imported(IMPORTERS["retell"]({"language": language, "conversationFlow": raw}))
+        assert found.document["defaultLanguage"] == "en-US"
+        assert found.remark("/language")[0] == "dropped"
 
     def test_a_start_that_speaks_nothing_begins_behind_it(self) -> None:
         _, raw = copy.deepcopy(known()["retell"])
