@@ -65,11 +65,11 @@ class WayDraft:
 
 
 def condition_literal(value: str, kind: str) -> str:
-    """`value` as a condition compares it with a value of that type; `""` is a type that nobody knows."""
+    """`value` as a condition compares it with a value of that type; of `custom` and `""` nobody knows it."""
     text = value.strip().strip("\"'")
-    if kind in {"number", ""} and re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,9})?", text):
+    if kind in {"number", "custom", ""} and re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,9})?", text):
         return text
-    if kind in {"boolean", ""} and text.lower() in {"true", "false"}:
+    if kind in {"boolean", "custom", ""} and text.lower() in {"true", "false"}:
         return text.lower()
     return operand_text(Constant(text))
 

@@ -277,6 +277,8 @@ class TestConditions:
         [
             ("12", "", "12"),
             ("12", "string", "'12'"),
+            ("12", "custom", "12"),
+            ("True", "custom", "true"),
             ("012", "number", "'012'"),
             ("TRUE", "", "true"),
             ("true", "string", "'true'"),
