@@ -38,8 +38,8 @@ _TOKEN: Final = re.compile(
 
 
 def parameters_in(text: str) -> frozenset[str]:
-    """The names of all parameters that a text or a condition reads."""
-    return frozenset(match[2] for match in _PARAMETER.finditer(text))
+    """The names of all parameters that a text or a condition reads; a form's own status is none."""
+    return frozenset(match[2] for match in _PARAMETER.finditer(text) if match[0] != "$page.params.status")
 
 
 def plain(original: str) -> str:

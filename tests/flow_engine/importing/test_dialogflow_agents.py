@@ -134,6 +134,23 @@ class TestParameters:
         told = [each["message"] for each in found.draft.remarks if each["pointer"] == place]
         assert told[1:] == ["no text and no condition reads 'log'"]
 
+    def test_what_a_webhook_alone_can_set_is_written_by_tools(self) -> None:
+        routes = [
+            {"condition": "$session.params.known = true", "targetPage": "q"},
+            {"condition": '$page.params.status = "FINAL"', "targetPage": "r"},
+        ]
+        page = {"displayName": "p", "transitionRoutes": routes, "entryFulfillment": said(text("$flow.sum"))}
+        of = flow("f", page, {"displayName": "q"}, {"displayName": "r"})
+        found = agent(of, webhooks=[{"displayName": "find"}])
+        assert found.condition("f.p", "f.q")["when"] == "vars.known == true"
+        assert {name: each["type"] for name, each in found.variables.items()} == {
+            "known": "custom",
+            "sum": "custom",
+        }
+        told = "'known', 'sum': only tools write them, as webhooks did: map what a tool answers to them"
+        assert found.remark("") == ("changed", told)
+        assert agent(of).condition("f.p", "f.q")["when"] == "tenant.known == true"
+
     @pytest.mark.parametrize("always", ["true", "TRUE", " True "])
     def test_a_condition_that_always_holds_is_none(self, always: str) -> None:
         route = {"condition": always, "targetPage": "p"}
