@@ -16,6 +16,8 @@ from typing import Any, cast
 import orjson
 from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import TypeAdapter
+from pydantic.json_schema import NoDefault
+from pydantic_core import core_schema
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
@@ -59,6 +61,15 @@ _AT_THE_ROOT = frozenset(("operators", "editors"))
 Document = dict[str, Any]
 
 
+class _Generator(SchemaGenerator):
+    """Of a property that may be left out or null the default says nothing; generators of TypeScript take one
+    for a promise that it is always there, in what they let a program send too."""
+
+    def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
+        default = super().get_default_value(schema)
+        return NoDefault if default is None else default
+
+
 def openapi_document(endpoints: Sequence[Endpoint], *, prefix: str, title: str, version: str) -> Document:
     """OpenAPI 3.1, as JSON values. Raises KeyError for a body without an example."""
     inputs = {id(e.body): (id(e.body), "validation", e.body) for e in endpoints if e.body is not None}
@@ -67,7 +78,7 @@ def openapi_document(endpoints: Sequence[Endpoint], *, prefix: str, title: str, 
     mapping, definitions = TypeAdapter.json_schemas(
         cast("Any", [*inputs.values(), *outputs.values()]),
         ref_template=_REF,
-        schema_generator=SchemaGenerator,
+        schema_generator=_Generator,
     )
     schemas: Mapping[tuple[int, str], Document] = {
         which: {"$ref": _REF.format(model=schema["$comment"])}
