@@ -112,14 +112,15 @@ if missing := set(VARIABLE_TYPES) - VALUE_KINDS.keys():
 
 class VariableIndex:
     """The variables of one flow version, in the flow's order, found by `_id` or by name. `types` are those of
-    the variables, one by one."""
+    the variables, one by one; `member_types` those of an enum's values, by `_id`."""
 
-    __slots__ = ("_by_id", "_by_name", "types")
+    __slots__ = ("_by_id", "_by_name", "member_types", "types")
 
     def __init__(self, specs: Iterable[VariableSpec]) -> None:
         self._by_id = {spec.id: spec for spec in specs}
         self._by_name = {spec.name: spec for spec in self._by_id.values()}
         self.types = tuple(spec.type for spec in self._by_id.values())
+        self.member_types = {spec.id: frozenset(map(type, spec.enum_values)) for spec in self._by_id.values()}
 
     @property
     def ids(self) -> Collection[str]:

@@ -69,6 +69,16 @@ def added(left: Value, sign: int, right: Value, zone: tzinfo) -> Value:
     return None
 
 
+def identity(value: Value, zone: tzinfo) -> tuple[str, object]:
+    """Its kind and what it is of that, a moment being its day. `compare` tells whether two are equal where
+    the kinds are the same, and so do these, but for two moments and for lists and objects."""
+    if isinstance(value, bool | timedelta | str):
+        return type(value).__name__, value
+    if isinstance(value, date):
+        return "time", _day(value, zone)
+    return ("number", value) if isinstance(value, int | float) else (type(value).__name__, None)
+
+
 def compare(left: Value, sign: str, right: Value, zone: tzinfo) -> Truth:
     """By the rules at the top of the file; None for values that cannot be compared."""
     if isinstance(left, date) and isinstance(right, date):

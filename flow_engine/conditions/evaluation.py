@@ -174,7 +174,7 @@ def _kinds_of_reference(reference: lang.Reference, variables: VariableIndex) -> 
     if spec is None or spec.type == "custom":
         return None
     if spec.type == "enum":
-        return frozenset("text" if isinstance(member, str) else "number" for member in spec.enum_values)
+        return frozenset("text" if each is str else "number" for each in variables.member_types[spec.id])
     kinds: Mapping[str, Kind] = {"number": "number", "boolean": "boolean", "date": "time"}
     return frozenset({kinds.get(spec.type, "text")})
 

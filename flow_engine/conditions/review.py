@@ -21,7 +21,7 @@ from typing import Final, Literal, TypeAlias, cast
 
 from flow_engine.conditions import language as lang
 from flow_engine.conditions import syntax
-from flow_engine.conditions.comparing import Truth, Value, compare, time_of, truth_of
+from flow_engine.conditions.comparing import Truth, Value, compare, identity, time_of, truth_of
 from flow_engine.conditions.evaluation import BOOLEAN, DURATION, TIME, Kind, constant_value, is_time, kinds_of
 from flow_engine.values import VariableIndex, listed
 
@@ -322,13 +322,14 @@ class _Search:
         if opaque or self._depends_on_zone(part.operand):
             key = lang.text_of(syntax.Membership(part.operand, members, inside=True))
             return _View(key, _EITHER, lambda v: v == inside if isinstance(v, bool) else None, needed)
-        constants = [constant_value(member, part.operand, self.variables) for member in listed]
+        constants = {identity(constant_value(each, part.operand, self.variables), UTC) for each in listed}
+        kinds = {kind for kind, _ in constants}
 
         def test(value: Value) -> Truth:
-            truths = [compare(value, "==", constant, UTC) for constant in constants]
-            if value is _MISSING or (None in truths and True not in truths):
+            found = identity(value, UTC)
+            if value is _MISSING or (found not in constants and kinds - {found[0]}):
                 return None
-            return (True in truths) == inside
+            return (found in constants) == inside
 
         return _View(lang.operand_text(part.operand), self._values(part.operand), test, needed)
 

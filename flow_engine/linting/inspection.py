@@ -230,11 +230,10 @@ class Inspection(VersionGraph):
     @cached_property
     def contradictions(self) -> tuple[tuple[ReadCondition, ReadCondition], ...]:
         """Connections with the condition of their target where both can hold, and never together."""
-        own = {c.placed.task_id: c for c in self.read_conditions if c.placed.of == "task"}
         pairs = (
-            (c, own[c.placed.target_id])
+            (c, self._by_place["task", c.placed.target_id, None])
             for c in self.read_conditions
-            if c.placed.of == "connection" and c.placed.target_id in own
+            if c.placed.of == "connection" and ("task", c.placed.target_id, None) in self._by_place
         )
         return tuple(
             (connection, entry)
@@ -248,9 +247,11 @@ class Inspection(VersionGraph):
         """The conditions on the way from a task to another, as far as they can be read: the connection's and
         the target's own."""
         places = (("connection", source, target), ("task", target, None))
-        return [
-            c for c in self.read_conditions if (c.placed.of, c.placed.task_id, c.placed.target_id) in places
-        ]
+        return [self._by_place[place] for place in places if place in self._by_place]
+
+    @cached_property
+    def _by_place(self) -> Mapping[tuple[str, str | None, str | None], ReadCondition]:
+        return {(c.placed.of, c.placed.task_id, c.placed.target_id): c for c in self.read_conditions}
 
     def can_hold_together(self, conditions: Sequence[ReadCondition]) -> bool:
         """Whether some values make all of them true, as far as that can be told."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_engine.conditions.comparing import added, compare, time_of
+from flow_engine.conditions.comparing import added, compare, identity, time_of
 from flow_engine.conditions.evaluation import Condition
 from flow_engine.conditions.language import ConditionMistake, UnknownName, parse, read
 from flow_engine.conditions.lexing import Mistake, Reader, path_of
@@ -90,6 +90,16 @@ class TestComparing:
     ) -> None:
         assert compare(right, "==", left, ROME) == equal
         assert compare(right, ">", left, ROME) == less
+
+    @pytest.mark.parametrize(("left", "right", "equal", "less"), TABLE)
+    def test_what_a_value_is_told_by_tells_the_same(
+        self, left: Any, right: Any, equal: bool | None, less: bool | None
+    ) -> None:
+        one, other = identity(left, UTC), identity(right, UTC)
+        if left is not None and right is not None:
+            assert (one[0] == other[0]) is (equal is not None)  # F11
+        if not isinstance(left, list | dict) and {type(left), type(right)} != {datetime}:
+            assert (one == other and left is not None) is bool(equal)
 
     @pytest.mark.parametrize(
         ("moment", "zone", "same_day"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import orjson
 import pytest
 
@@ -212,3 +215,43 @@ class TestUnusedVariables:
         raw = sound_version(globalPrompt="{{ " + key + " }}")
         raw["variables"].append({"_id": "floor", "name": "floor", "type": "number", "prompt": "Which floor"})
         assert found(raw) == []
+
+
+# Each was a minute's work and more before what stands between two tasks, what kinds an enum's values have and
+# what a list holds were looked up.
+def _automatic() -> dict[str, Any]:
+    names = [f"t{number}" for number in range(290)]
+    raw = sound_version(variables=[{"_id": "n", "name": "n", "type": "number", "prompt": "x"}])
+    automatic = {"when": "vars.n > 1", "advance": "auto"}
+    raw["tasks"] = [
+        task(each, onward, connectionConditions=dict.fromkeys(onward, automatic))
+        for number, each in enumerate(names)
+        for onward in [[names[(number + step) % len(names)] for step in range(1, 34)]]
+    ]
+    return {**raw, "firstTask": "t0"}
+
+
+def _listed(variable: dict[str, Any]) -> dict[str, Any]:
+    among = ",".join(f"'{number:x}'" for number in range(300))
+    raw = sound_version(variables=[{"_id": "a", "name": "a", "prompt": "x", **variable}])
+    raw["tasks"] = [
+        task(f"t{number}", [after], connectionConditions={after: {"when": f"vars.a in [{among}]"}})
+        for number in range(250)
+        for after in [f"t{(number + 1) % 250}"]
+    ]
+    return {**raw, "firstTask": "t0"}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        _automatic(),
+        _listed({"type": "string"}),
+        _listed({"type": "enum", "enumValues": [f"{number:x}" for number in range(40_000)]}),
+    ],
+    ids=["a dense graph", "long lists", "a long enum"],
+)
+def test_conditions_as_large_as_a_document_may_be_are_linted_in_seconds(raw: dict[str, Any]) -> None:  # F9
+    began = time.process_time()
+    found(raw)
+    assert time.process_time() - began < 8
