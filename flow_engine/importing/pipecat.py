@@ -220,30 +220,28 @@ def _functions(group: tuple[AnyFunction, ...]) -> Iterator[tuple[int, Function]]
 
 def _task_of(draft: Draft, name: str, node: Node, role: str, place: Place) -> None:
     task = draft.task(name, node.label or name.replace("_", " "))
-    for number, action in enumerate(node.pre_actions):
-        if action.type == "tts_say":
-            task.prompts.append(f'First say: "{action.text}"')
-        else:
-            draft.dropped(
-                (*place, "pre_actions", number), f"an action of type {action.type!r} is the agent's own code"
-            )
+    _act(draft, name, node.pre_actions, "First say", (*place, "pre_actions"))
     if node.role and node.role != role:
         task.prompts.append(node.role)
     task.prompts += [message.content for message in node.task_messages if message.content]
-    for number, action in enumerate(node.post_actions):
-        if action.type == "end_conversation":
-            task.prompts.append(f'Say: "{action.text}"' if action.text else "")
-            task.prompts.append("Then end the conversation.")
-        else:
-            draft.dropped(
-                (*place, "post_actions", number), f"an action of type {action.type!r} is the agent's own code"
-            )
+    _act(draft, name, node.post_actions, "Say", (*place, "post_actions"))
     if node.context_strategy not in (None, "append", "APPEND"):
         draft.dropped(
             (*place, "context_strategy"), "what a model remembers of the dialogue is the agent's to decide"
         )
     if not node.respond_immediately:
         draft.dropped((*place, "respond_immediately"), "an agent speaks when a task has been entered")
+
+
+def _act(draft: Draft, name: str, actions: tuple[Action, ...], say: str, place: Place) -> None:
+    prompts = draft.tasks[name].prompts
+    for number, action in enumerate(actions):
+        if action.type not in {"tts_say", "end_conversation"}:
+            told = f"an action of type {action.type!r} is the agent's own code"
+            draft.dropped((*place, number), told)
+            continue
+        prompts.append(f'{say}: "{action.text}"' if action.text else "")
+        prompts.append("Then end the conversation." if action.type == "end_conversation" else "")
 
 
 def _function(

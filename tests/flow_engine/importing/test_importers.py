@@ -590,6 +590,17 @@ class TestPipecat:
             }
             assert needs == {name: name in required.split() for name in both}
 
+    def test_what_is_said_before_and_behind_a_node_is_said(self) -> None:
+        say, end = {"type": "tts_say", "text": "One moment."}, {"type": "end_conversation", "text": "Bye."}
+        nodes = {"a": {"pre_actions": [say]}, "b": {"post_actions": [say, end]}, "c": {"pre_actions": [end]}}
+        found = Imported(IMPORTERS["pipecat"]({"initial_node": "a", "nodes": nodes}))
+        assert [found.tasks[each]["prompt"] for each in nodes] == [
+            'First say: "One moment."',
+            'Say: "One moment."\n\nSay: "Bye."\n\nThen end the conversation.',
+            'First say: "Bye."\n\nThen end the conversation.',
+        ]
+        assert [each["pointer"] for each in found.draft.remarks] == ["/nodes/b", "/nodes/c"]
+
     def test_functions_with_handlers_are_tools(self) -> None:
         found = imported("pipecat")
         assert "mcpToolSelection" in found.tasks["start"]
