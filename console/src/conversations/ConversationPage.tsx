@@ -146,7 +146,7 @@ function Timeline({ id, steps, seq, select }: Selecting & { readonly id: string 
             <StepButton
               id={id}
               step={step}
-              dated={dayOf(shown[index - 1]) !== dayOf(step)}
+              dated={shown[index - 1]?.day !== step.day}
               current={step.seq === seq}
               select={select}
             />
@@ -155,10 +155,6 @@ function Timeline({ id, steps, seq, select }: Selecting & { readonly id: string 
       </ol>
     </section>
   );
-}
-
-function dayOf(step: Step | undefined): string | undefined {
-  return step && new Date(step.at).toDateString();
 }
 
 const StepButton = memo(function StepButton(props: {

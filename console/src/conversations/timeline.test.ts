@@ -36,6 +36,11 @@ describe("a step of the timeline", () => {
     });
   });
 
+  it("is the same as long as its row is: a live journal of thousands would be drawn anew with each entry", () => {
+    const entry = row(5, { op: "handle-utterance", src: "user", body: "Yes" });
+    expect(stepOf(entry)).toBe(stepOf(entry));
+  });
+
   it("stays readable where a newer release wrote another operation", () => {
     expect(stepOf(row(4, { op: "something-new" })).kind).toBe("other");
   });

@@ -24,6 +24,8 @@ export interface Value {
 export interface Step {
   readonly seq: number;
   readonly at: string;
+  /** Of this browser's time zone. */
+  readonly day: string;
   readonly by: string;
   readonly op: string;
   readonly kind: Kind;
@@ -70,13 +72,23 @@ const KINDS: Readonly<Record<string, Kind>> = {
   migration: "moved",
 };
 
+const STEPS = new WeakMap<JournalRow, Step>();
+
+/** The same for the same row: what follows a live journal draws what is new alone. */
 export function stepOf(row: JournalRow): Step {
+  const step = STEPS.get(row) ?? read(row);
+  STEPS.set(row, step);
+  return step;
+}
+
+function read(row: JournalRow): Step {
   const { op, ...input } = row.input as Readonly<Record<string, unknown>>;
   const name = textOf(op) ?? "";
   const refused = row.outcome.result === false;
   return {
     seq: row.seq,
     at: row.at,
+    day: new Date(row.at).toDateString(),
     by: row.by,
     op: name,
     kind: refused ? "refused" : (KINDS[name] ?? "other"),
