@@ -179,6 +179,22 @@ def test_what_was_saved_and_not_tagged_is_tagged_when_it_is_published_again(tmp_
         assert made == {row["versionId"] for row in rows if row["tag"] == "prod"}
 
 
+def test_a_save_whose_answer_was_lost_is_no_work_of_somebody_else(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = opened_version(console)
+        page.route("**/versions?*", lambda route: (route.fetch(), route.abort()), times=1)
+        page.get_by_role("button", name="Add task").click()
+        save = page.get_by_role("button", name="Save draft")
+        save.click()
+        page.get_by_role("dialog", name="Not saved").get_by_role("button", name="Close").click()
+        save.click()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
+        made = [row["versionId"] for row in call(console.base, "GET", f"/v1/flows/{flow_id}/versions")]
+        assert page.url.endswith(f"/{made[-1]}")
+        assert len(made) == 3
+
+
 def test_a_document_is_typed_on_when_its_schema_comes_late(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         page = console.page

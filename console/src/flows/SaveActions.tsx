@@ -67,6 +67,19 @@ export function placeOf(
   return { parentVersionId: latest ?? "" };
 }
 
+interface Attempt {
+  readonly versionId: string;
+  readonly document: VersionDocument;
+  readonly draft: boolean;
+}
+
+/** As the server would make one; `randomUUID` is only there where the page came over TLS or from this machine. */
+function newId(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
+    byte.toString(16).padStart(2, "0"),
+  ).join("");
+}
+
 function freeTag(taken: ReadonlySet<string>): string {
   for (let number = 1; ; number += 1) if (!taken.has(`work-${number}`)) return `work-${number}`;
 }
@@ -95,8 +108,9 @@ export function SaveActions({
       here.current = false;
     };
   }, []);
-  /** What was saved and could not be tagged: tried again, it is tagged and not saved a second time. */
-  const untagged = useRef<{ readonly versionId: string; readonly document: VersionDocument } | null>(null);
+  /** What may be saved though no answer said so, or could not be tagged: tried again, it is not saved a second time,
+   * nor taken for somebody else's. */
+  const tried = useRef<readonly Attempt[]>([]);
   const keep = async (versionId: string, kept: VersionDocument): Promise<void> => {
     // It is saved, whether or not the list can be read now.
     await queries.fetchQuery({ ...versionsQuery(base.flowId), staleTime: 0 }).catch(() => undefined);
@@ -107,17 +121,24 @@ export function SaveActions({
     mutationFn: async (order: Order) => {
       const path = { flow_id: base.flowId };
       const rows = versionsOf(await queries.fetchQuery({ ...versionsQuery(base.flowId), staleTime: 0 }));
-      const theirs = rows.find((row) => !base.known.has(row.versionId));
+      const own = new Set(tried.current.map((each) => each.versionId));
+      const theirs = rows.find((row) => !base.known.has(row.versionId) && !own.has(row.versionId));
       if (theirs !== undefined && !order.beside) throw new Meanwhile(theirs);
-      const body = sendable(document, order.draft);
+      const made = tried.current.find((each) => each.document === document && each.draft === order.draft) ?? {
+        versionId: newId(),
+        document,
+        draft: order.draft,
+      };
+      tried.current = [...tried.current, made];
       const version = base.version ?? rows.find((row) => row.versionId === base.versionId);
       const query = placeOf({ ...base, version }, rows, order);
-      const made =
-        !order.draft && untagged.current?.document === document
-          ? untagged.current
-          : await reply(client.POST("/v1/flows/{flow_id}/versions", { params: { path, query }, body }));
-      if (order.tag !== null && (made === untagged.current || query.tag !== order.tag)) {
-        untagged.current = { versionId: made.versionId, document };
+      const there = rows.find((row) => row.versionId === made.versionId);
+      if (there === undefined) {
+        const body = { ...sendable(document, order.draft), _id: made.versionId };
+        await reply(client.POST("/v1/flows/{flow_id}/versions", { params: { path, query }, body }));
+      }
+      const tags = there === undefined ? [query.tag] : there.tags;
+      if (order.tag !== null && !tags.includes(order.tag)) {
         const tagged = { path: { ...path, tag: order.tag } };
         try {
           await reply(
@@ -131,7 +152,7 @@ export function SaveActions({
           throw error;
         }
       }
-      untagged.current = null;
+      tried.current = [];
       return { versionId: made.versionId, kept: document };
     },
     onSuccess: async ({ versionId, kept }) => {
