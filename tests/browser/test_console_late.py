@@ -195,6 +195,22 @@ def test_a_save_whose_answer_was_lost_is_no_work_of_somebody_else(tmp_path: Path
         assert len(made) == 3
 
 
+def test_a_flow_whose_answer_was_lost_is_created_once(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        console.open("/flows")
+        page.get_by_role("button", name="Create a flow").click()
+        page.route("**/v1/flows", lambda route: (route.fetch(), route.abort()), times=1)
+        dialog = page.get_by_role("dialog", name="Create a flow")
+        dialog.get_by_label("Name").fill("Refunds")
+        dialog.get_by_label("Campaign").fill("c")
+        for _ in range(2):
+            dialog.get_by_role("button", name="Create a flow").click()
+            expect(dialog.get_by_role("alert").or_(page.get_by_text("Start drawing"))).to_be_visible()
+        flows = call(console.base, "GET", "/v1/flows")
+        assert [page.url.rpartition("/")[2]] == [flow["id"] for flow in flows]
+
+
 def test_a_document_is_typed_on_when_its_schema_comes_late(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         page = console.page

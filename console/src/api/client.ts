@@ -103,3 +103,10 @@ export function refusal(status: number, body: unknown): Error {
     errors: [],
   });
 }
+
+/** As the server would make one; `randomUUID` is only there where the page came over TLS or from this machine. */
+export function newId(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
+    byte.toString(16).padStart(2, "0"),
+  ).join("");
+}

@@ -1,7 +1,7 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, type ReactNode, useState } from "react";
+import { type FormEvent, type ReactNode, useMemo, useState } from "react";
 import { Link, useNavigate } from "react-router";
-import { client, reply } from "../api/client";
+import { client, newId, reply } from "../api/client";
 import { useMoment, useText } from "../i18n";
 import { flowAddress } from "../shell/addresses";
 import { Badge, Button, Dialog, Field, PageHead } from "../shell/kit";
@@ -128,8 +128,14 @@ function CreateFlow({ open, close }: { readonly open: boolean; readonly close: (
   const navigate = useNavigate();
   const [name, setName] = useState("");
   const [campaignId, setCampaignId] = useState("");
+  // biome-ignore lint/correctness/useExhaustiveDependencies: tried again it is the same flow until it is called otherwise
+  const key = useMemo(newId, [name, campaignId]);
   const creating = useMutation({
-    mutationFn: () => reply(client.POST("/v1/flows", { body: { name, campaignId, updatedBy: who.name } })),
+    mutationFn: () => {
+      const params = { header: { "Idempotency-Key": key } };
+      const body = { name, campaignId, updatedBy: who.name };
+      return reply(client.POST("/v1/flows", { params, body }));
+    },
     onSuccess: () => void queries.invalidateQueries({ queryKey: ["flows"] }),
   });
   const submit = (event: FormEvent): void => {

@@ -1,6 +1,6 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, lazy, type ReactNode, Suspense, useEffect, useRef, useState } from "react";
-import { client, reply } from "../api/client";
+import { client, newId, reply } from "../api/client";
 import { useText } from "../i18n";
 import { Boundary } from "../shell/ErrorBoundary";
 import { fetched } from "../shell/fetched";
@@ -71,13 +71,6 @@ interface Attempt {
   readonly versionId: string;
   readonly document: VersionDocument;
   readonly draft: boolean;
-}
-
-/** As the server would make one; `randomUUID` is only there where the page came over TLS or from this machine. */
-function newId(): string {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
-    byte.toString(16).padStart(2, "0"),
-  ).join("");
 }
 
 function freeTag(taken: ReadonlySet<string>): string {
