@@ -339,6 +339,37 @@ def test_a_conversation_is_followed_again_by_the_next_key_and_once_the_store_is_
         assert answers == []
 
 
+def test_what_ended_while_a_list_was_not_followed_is_not_listed_as_active(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page, cut = console.page, [True]
+        flow_id = published(console.base, "clinic-v1")
+        ids = [{"conversationId": f"conv-{n}", "contactId": f"contact-{n}"} for n in range(3)]
+        for each in ids:
+            start = {**each, "flowId": flow_id, "tag": "prod", "channel": "phone"}
+            call(console.base, "POST", "/v1/handle-new-contact", start)
+
+        def streamed(route: Route) -> None:
+            """Cut off once the first is followed; meanwhile the second ends."""
+            if "event-stream" in route.request.headers["accept"] and cut:
+                cut.clear()
+                call(console.base, "POST", "/v1/handle-end-contact", ids[1])
+                route.fulfill(content_type="text/event-stream", body=": open\n\n")
+            else:
+                route.continue_()
+
+        page.route("**/v1/conversations?*", streamed)
+        console.open("/conversations?status=active")
+        rows = page.locator(".conversation-row")
+        expect(rows).to_have_count(2)
+        page.get_by_text("conv-0").click()
+        expect(page.get_by_role("heading", name="conv-0")).to_be_visible()
+        call(console.base, "POST", "/v1/handle-end-contact", ids[0])
+        page.go_back()
+        expect(rows).to_have_count(1)
+        expect(page.locator(".list-note")).to_contain_text("Live")
+        console.was_clean()
+
+
 def test_the_list_of_conversations_is_followed_again_by_the_next_key(tmp_path: Path) -> None:
     with with_keys(tmp_path) as (console, _):
         page, withdrawn = console.page, [True]

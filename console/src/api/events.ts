@@ -35,8 +35,8 @@ function eventOf(block: string): ServerEvent | null {
 export interface Following {
   readonly path: () => string;
   readonly take: (event: ServerEvent) => void;
-  /** Whether the stream is open now; it is opened again after a while where it is not. */
-  readonly live: (open: boolean) => void;
+  /** Whether the stream is open now; it is opened again after a while where it is not. What it tells is taken after. */
+  readonly live: (open: boolean) => void | Promise<void>;
   readonly signal: AbortSignal;
 }
 
@@ -53,7 +53,7 @@ export async function follow({ path, take, live, signal }: Following): Promise<v
       if (response.status === 204) return;
       if (response.status === 401) keyRefused();
       if (!response.ok) throw refusal(response.status, await response.json().catch(() => null));
-      live(true);
+      await live(true);
       failures = 0;
       if (await ended(response, take)) return;
     } catch (error) {
@@ -61,7 +61,7 @@ export async function follow({ path, take, live, signal }: Following): Promise<v
       const away = error instanceof Refused && error.status >= 500;
       if (!(away || error instanceof ConnectionLost || error instanceof TypeError)) throw error;
     } finally {
-      live(false);
+      void live(false);
     }
     const pause = AGAIN_AFTER_MS[Math.min(failures++, AGAIN_AFTER_MS.length - 1)];
     await new Promise((resolve) => setTimeout(resolve, pause));

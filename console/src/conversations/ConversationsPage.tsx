@@ -40,7 +40,7 @@ function Conversations(): ReactNode {
     (live, signal) => followList(queries, filters, live, signal),
     [queries, filters],
   );
-  const live = useFollowed(follow, found.data !== undefined);
+  const live = useFollowed(follow, found.data !== undefined && found.isFetchedAfterMount);
   // A live change clears the error of a query, and what was refused is not asked for again with each of them.
   const failed = found.failureReason instanceof Refused ? found.failureReason : found.error;
   const rows = useMemo(() => found.data?.pages.flatMap((page) => page.conversations) ?? [], [found.data]);
@@ -78,8 +78,7 @@ function Conversations(): ReactNode {
           <Rows
             rows={rows}
             more={() => {
-              if (found.hasNextPage && !found.isFetchingNextPage && failed === null)
-                void found.fetchNextPage();
+              if (found.hasNextPage && !found.isFetching && failed === null) void found.fetchNextPage();
             }}
           />
         </>

@@ -24,7 +24,8 @@ export function conversationsQuery(filters: Filters) {
       ) as Promise<Page>,
     initialPageParam: "",
     getNextPageParam: (last: Page) => last.nextCursor,
-    staleTime: Number.POSITIVE_INFINITY,
+    staleTime: 0, // what was seen before is asked for anew, then followed
+    refetchOnWindowFocus: false,
   });
 }
 
@@ -37,9 +38,15 @@ export function followList(
 ): Promise<void> {
   const { queryKey } = conversationsQuery(filters);
   const wanted = new URLSearchParams({ ...queryOf(filters), limit: String(PAGE) });
+  let before = false;
   return follow({
     path: () => `/v1/conversations?${wanted}`,
-    live,
+    // It tells what there is, and not what has ended or gone since it was open before.
+    live: async (open) => {
+      if (open && before) await queries.invalidateQueries({ queryKey });
+      before ||= open;
+      live(open);
+    },
     signal,
     take: ({ data }) => {
       const change = JSON.parse(data) as ListChange;
