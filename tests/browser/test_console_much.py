@@ -145,7 +145,7 @@ def test_the_map_is_there_where_tasks_are_out_of_view(tmp_path: Path) -> None:
 def test_a_text_runs_as_its_script_does_and_a_long_name_stays_within_the_page(tmp_path: Path) -> None:
     with opened_console(tmp_path, width="narrow") as console:
         page = console.page
-        flow_id = published(console.base, "clinic-v1")
+        flow_id = published(console.base, "v" * 60)
         long = {**CALL, "conversationId": "c" * 200}
         start = {**long, "flowId": flow_id, "tag": "prod", "channel": "phone"}
         call(console.base, "POST", "/v1/handle-new-contact", start)
