@@ -105,7 +105,7 @@ class _Patterns:
             rf"|,? (?:{lead} )?(?P<number>[0-9]{{1,2}})º?{tail})?"
         )
         self.beside = re.compile(rf",? (?:{lead} )?")
-        self.not_meant = re.compile(alternation(tables.not_meant) + r"['’]? ?$")
+        self.not_meant = re.compile(rf"{alternation(tables.not_meant)}['’]?(?: {lead})? ?$")
         behind = alternation((*tables.not_meant_behind, *_of_a_month(tables)))
         self.not_meant_behind = re.compile(rf"(?:,? (?:{lead} )?[0-9]{{1,2}}º?)? ?{behind}")
         self.of = re.compile(rf" {alternation(tables.of)}['’]? ?")
@@ -219,6 +219,7 @@ def _days(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[_Day]:
         beside = next((day for day in named if patterns.are_beside(text, found, day)), None)
         if beside is None:
             days.extend(_read_weekday(found, vocabulary, today))
+            named = [day for day in named if day.end <= found.start() or found.end() <= day.start]
             continue
         named.remove(beside)
         wanted = _index(found["weekday"], vocabulary.dates.weekdays)
@@ -226,10 +227,7 @@ def _days(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[_Day]:
         if ahead or back:
             start, end = min(found.start(), beside.start), max(found.end(), beside.end)
             days.append(replace(beside, start=start, end=end, day=ahead, back=back, vague=False))
-    free = [
-        day for day in named if not any(day.start < other.end and other.start < day.end for other in days)
-    ]
-    return sorted((*days, *free), key=lambda day: day.start)
+    return sorted((*days, *named), key=lambda day: day.start)
 
 
 def _read(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | None:
