@@ -77,7 +77,7 @@ def _e164(digits: str, region: str) -> str | None:
 _PART = r"(?:(?:[a-z0-9] ){2,30}[a-z0-9](?![a-z0-9])|[a-z0-9_+-]{1,64}(?: [0-9]+){0,4})"
 """Spelled letter by letter, or a word with the digits behind it."""
 
-_BEFORE = re.compile(r"(?:^|(?P<boundary>\S+)[ :,]+)(?P<word>[a-z]+) $")
+_BEFORE = re.compile(r"(?:^|(?P<boundary>\S+)[ :,]+)(?P<word>[a-z0-9]+) $")
 _LOCAL, _DOMAIN = re.compile(r"[\w.%+-]+\Z"), re.compile(r"(?:[\w-]+\.)+[\w-]+")
 """In the letters of any language: what is no address is refused as a value, and not taken for another one."""
 _PROVIDERS = {"g mail": "gmail", "hot mail": "hotmail", "out look": "outlook", "i cloud": "icloud"}
@@ -99,8 +99,11 @@ def emails(text: str, spoken: str, vocabulary: Vocabulary, *, typed: bool = Fals
         if typed and "@" in found.group() and (whole := _around(spoken, text.count("@", 0, found.end()))):
             yield Mention("email", start, found.end(), whole)
             continue
+        spelled = "@" not in found.group()
+        if spelled and len(local) == 1:  # "with an h at …"
+            continue
         before = _BEFORE.search(text, 0, start)
-        joins = before is not None and is_content(before["word"]) and before["word"] not in tables.leads
+        joins = before is not None and _may_begin(before["word"], vocabulary, spelled=spelled)
         if before and joins and not no_part.fullmatch(before["word"]):
             if before["boundary"] and before["boundary"] not in tables.leads:
                 continue
@@ -109,6 +112,14 @@ def emails(text: str, spoken: str, vocabulary: Vocabulary, *, typed: bool = Fals
         written = re.search(re.escape(address), spoken, re.IGNORECASE)
         value = written.group() if written else address
         yield Mention("email", start, found.end(), value, vague=not (surely or written or "." in local))
+
+
+def _may_begin(word: str, vocabulary: Vocabulary, *, spelled: bool) -> bool:
+    """Whether a word right before an address may be a part of it; of one that is spelled, a letter or a
+    number too."""
+    if word in vocabulary.emails.leads:
+        return False
+    return is_content(word) if len(word) > 1 else spelled and word not in vocabulary.words.stop
 
 
 def _around(spoken: str, sign: int) -> str | None:

@@ -387,6 +387,10 @@ def test_what_names_no_single_day_is_left_to_a_model(language: str, said: str) -
         ("es-ES", "ana arroba example punto es", "ana@example.es"),
         ("es-ES", "ana guion bajo gomez arroba example punto com", "ana_gomez@example.com"),
         ("it-IT", "mario@", None),
+        ("it-IT", "m rossi chiocciola example punto com", "mrossi@example.com"),
+        ("en-US", "john smith, all one word, at example dot com", None),
+        ("en-US", "john with an h at example dot com", None),
+        ("en-US", "capital j john at example dot com", None),
         ("it-IT", "info@example.com e vendite@example.com", None),
     ],
 )
