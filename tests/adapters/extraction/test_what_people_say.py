@@ -215,6 +215,8 @@ def test_yes_and_no_have_many_words_and_the_last_one_counts(
         ("it-IT", "no, non ricordo"),
         ("it-IT", "non ancora deciso"),
         ("it-IT", "nessuna preferenza"),
+        ("it-IT", "sì sì, ho capito ma non voglio"),
+        ("en-US", "no objections"),
     ],
 )
 def test_who_does_not_know_or_mind_answers_neither(language: str, said: str) -> None:
@@ -416,6 +418,7 @@ def test_an_address_is_read_written_or_spelled(language: str, said: str, address
         ("larger", None),
         ("enlarge", None),
         ("the biggest", None),
+        ("bigger than small", None),
     ],
 )
 def test_a_choice_is_one_of_its_words_and_neither_denied_nor_one_of_two(said: str, size: str | None) -> None:
