@@ -10,7 +10,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Literal
 
-from adapters.extraction.questions import Profile, Question, is_content, shares
+from adapters.extraction.questions import Profile, Question, is_content, shares, topics_of
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, right_before
 from flow_engine.values import JsonValue
 from flow_engine.vocabulary import VariableType
@@ -66,6 +66,7 @@ class Turn:
     asked_ids: frozenset[str]
     today: date
     topics: frozenset[str]
+    days: Sequence[Mention]
     _scores: dict[tuple[str, int], tuple[Fit, int]] = field(
         default_factory=dict[tuple[str, int], tuple[Fit, int]]
     )
@@ -106,8 +107,11 @@ class Turn:
         return self._scores[place]
 
     def _fit(self, profile: Profile, number: Mention) -> Fit:
-        if "age" in profile.topics and isinstance(number.value, int) and number.value > _OLDEST:
-            return Fit.OTHERS  # "born in 1980"
+        if "age" in profile.topics and (
+            (isinstance(number.value, int) and number.value > _OLDEST)
+            or "birth" in topics_of(" ".join(self.words_ahead(number)))
+        ):
+            return Fit.OTHERS  # "born in 1980", "born in 80"
         if number.topics:
             return Fit.OWN if number.topics & profile.topics else Fit.OTHERS
         behind = self.words_behind(number)
@@ -119,8 +123,10 @@ class Turn:
         return Fit.ALONE if alone or self.is_short else Fit.OTHERS
 
     def words_behind(self, mention: Mention) -> Sequence[str]:
-        """Up to three words of the clause behind the mention, before any digit."""
+        """Up to three words of the clause behind the mention, before any digit and any day: the night of
+        Saturday is not one of so many."""
         _, end = clause(self.text, mention.start, mention.end, self.tables)
+        end = min((day.start for day in self.days if mention.end <= day.start < end), default=end)
         text = re.split("[0-9]", self.text[mention.end : min(end, mention.end + _REACH)])[0]
         return _WORD.findall(text)[:_SUPPORT_WORDS]
 
@@ -166,7 +172,7 @@ class _Patterns:
         turns = vocabulary.turns
         before = alternation(vocabulary.topics["reference"].before)
         # "order number is " and the like, with at most three words between the reference and its digits.
-        self.reference = re.compile(before + r"[:#]?(?: [\w.']{1,12}){0,3}[ :#]*$")
+        self.reference = re.compile(before + r"(?:'s|[:#])?(?: [\w.']{1,12}){0,3}[ :#]*$")
         taken_back = alternation((*turns.corrections, *turns.plain_no))
         self.correction = re.compile(rf"{alternation(turns.conditionals)}|(?P<taken_back>{taken_back})")
         # From a range's first word to its last: what stands right behind belongs to it. `#` is the first end.

@@ -33,9 +33,15 @@ class _Patterns:
         digits = rf"{self.grouped.pattern}|[0-9]+(?:[{mark}.][0-9]+)?"
         minus = alternation(words.minus)
         self.number = re.compile(
-            rf"(?<![\w/:.+-])(?<![0-9],)(?:(?P<minus>-|{minus} ))?(?P<digits>{digits})(?![\wº:/-]|[.,][0-9])"
+            r"(?<![\w/:.+-])(?<![0-9],)(?!(?<=')(?:3[2-9]|[4-9][0-9])(?![0-9]))"  # not the year of "'80"
+            rf"(?:(?P<minus>-|{minus} ))?(?P<digits>{digits})(?![\wº:/-]|[.,][0-9])"
         )
-        self.more = re.compile(r" ?\+ ?[0-9]")  # "six plus two children"
+        # "Six plus two children", "four to six".
+        spans = alternation(words.spans)
+        self.more = re.compile(rf" ?\+ ?[0-9]| {spans} [0-9]")
+        self.up_to = re.compile(rf"[0-9] {spans} $")
+        also = alternation(words.also)
+        self.also, self.also_ahead = re.compile(rf" {also} [0-9]+"), re.compile(rf"[0-9]+ {also} $")
         # "Due chili e mezzo".
         self.part_more = re.compile(rf"(?: \w{{2,12}})? (?P<part>{alternation(words.part_more)})")
         self.parts = right_after(words.parts)
@@ -44,7 +50,11 @@ class _Patterns:
             name: (
                 re.compile(
                     alternation(topic.before)
-                    + (r"[:#]?(?: [\w.']{1,12}){0,3}[ :#]*$" if name == "reference" else r" ?(?:\w{1,4} )?$")
+                    + (
+                        r"(?:'s|[:#])?(?: [\w.']{1,12}){0,3}[ :#]*$"
+                        if name == "reference"
+                        else r" ?(?:\w{1,4} )?$"
+                    )
                 ),
                 re.compile(r" ?" + alternation(topic.after)),
             )
@@ -92,6 +102,7 @@ def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
         if (
             bounded.search(lead)
             or in_range(text, found.start(), vocabulary)
+            or patterns.up_to.search(lead)
             or patterns.more.match(text, found.end())
             or patterns.parts.match(text, found.end())
         ):
@@ -104,11 +115,12 @@ def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
             if value >= _THOUSAND:
                 continue  # a part of which unit is a guess
             value, end = value + vocabulary.words.part_more[as_listed(more["part"])], more.end()
-        clause = re.split(r"[,.;?!] ", lead)[-1]
+        clause = patterns.also_ahead.sub("", re.split(r"[,.;?!] ", lead)[-1])
+        another = patterns.also.match(text, end)
         topics = frozenset(
             name
             for name, (before, after) in patterns.topics.items()
-            if before.search(clause) or after.match(text, end)
+            if before.search(clause) or after.match(text, another.end() if another else end)
         )
         yield Mention("number", found.start(), end, -value if found["minus"] else value, topics=topics)
 

@@ -56,12 +56,12 @@ def extract(request: ExtractionRequest) -> Mapping[str, JsonValue]:
     profiles = [profile(spec) for spec in request.variables if spec.type in _MINED]
     asked = question(request.previous_bot_turn, tables)
     asked_ids = asked_for(profiles, asked) if asked else frozenset[str]()
-    turn = Turn(text, tables, asked, profiles, asked_ids, now.date(), topics_of(text))
     order = "DMY" if code == "en" and region not in _MONTH_FIRST_REGIONS else tables.date_order
     found_emails = list(emails(text, request.utterance, tables, typed=request.typed))
     found_phones = free_of(phones(text, tables, region), found_emails)
     found_dates = free_of(dates(text, tables, Today(now, order)), found_phones)
     found_numbers = free_of(numbers(text, tables), [*found_phones, *found_dates, *found_emails])
+    turn = Turn(text, tables, asked, profiles, asked_ids, now.date(), topics_of(text), found_dates)
     raw = {
         **_emails(turn, found_emails),
         **_phones(turn, found_phones),

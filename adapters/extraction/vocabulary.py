@@ -39,6 +39,10 @@ class Words:
     zero: Phrases
     plus: Phrases
     minus: Phrases
+    spans: Phrases
+    """Between the two ends of a range ("four to six")."""
+    also: Phrases
+    """Between two numbers of one thing ("four and six years")."""
     scales: dict[str, int]
     decimal: Phrases
     """The decimal mark, as it is said."""

@@ -269,3 +269,14 @@ def test_of_many_numbers_and_many_variables_what_was_asked_for_is_read() -> None
 def test_what_several_enums_could_take_is_no_ones(said: str) -> None:  # F38
     ways = [VariableSpec(f"way{n}", f"modo{n}", "enum", "Il modo.", ("contanti", "carta")) for n in range(50)]
     assert found(said, *ways) == {}
+
+
+def test_the_night_of_a_day_is_not_one_of_so_many() -> None:  # F38
+    nights = VariableSpec("nights", "nights", "number", "How many nights the guest stays.")
+    assert found("A table for four on Saturday night", nights, language="en-US") == {}
+    assert found("Three nights from Saturday", nights, language="en-US") == {"nights": 3}
+
+
+@pytest.mark.parametrize("said", ["invoice 2125550147 is wrong", "my customer id's 2125550147"])
+def test_what_names_a_reference_is_no_number_to_call(said: str) -> None:  # F38
+    assert found(said, PHONE, language="en-US") == {}

@@ -135,6 +135,10 @@ def test_of_a_number_that_is_not_read_no_part_is_taken(language: str, said: str)
         ("en-US", "hundreds"),
         ("es-ES", "dos o tres"),
         ("es-ES", "solo yo"),
+        ("en-US", "four to six people"),
+        ("en-US", "nearly twenty"),
+        ("it-IT", "quasi venti"),
+        ("es-ES", "cuatro a seis"),
     ],
 )
 def test_what_names_no_single_number_is_left_to_a_model(language: str, said: str) -> None:
@@ -438,6 +442,10 @@ VISIT = VariableSpec("visit", "visit", "enum", "Il tipo di visita.", ("prima vis
         ("en-US", "born in 1980", None),
         ("it-IT", "ne ho quarantadue", 42),
         ("it-IT", "sono del 1980", None),
+        ("it-IT", "sono dell'80", None),
+        ("en-US", "born in 80", None),
+        ("it-IT", "hanno 4 e 6 anni", None),
+        ("en-US", "they are 4 and 6 years old", None),
         ("es-ES", "tengo cuarenta y dos", 42),
     ],
 )
