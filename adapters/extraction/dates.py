@@ -150,7 +150,12 @@ def dates(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[Mention]:
         if patterns.is_meant(text, day, clocks) and not in_range(text, day.start, vocabulary)
     ]
     clocks = [
-        clock for clock in clocks if not any(clock.start < d.end and d.start < clock.end for d in found)
+        clock
+        for clock in clocks
+        if not any(clock.start < d.end and d.start < clock.end for d in found)
+        and not patterns.not_meant.search(
+            text[max(0, clock.start - _REACH) : clock.start]
+        )  # "after 3pm tomorrow"
     ]
     return [
         _with_time(day, place, found, clocks, text, vocabulary, today.day) for place, day in enumerate(found)

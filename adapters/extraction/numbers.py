@@ -36,9 +36,9 @@ class _Patterns:
             r"(?<![\w/:.+-])(?<![0-9],)(?!(?<=')(?:3[2-9]|[4-9][0-9])(?![0-9]))"  # not the year of "'80"
             rf"(?:(?P<minus>-|{minus} ))?(?P<digits>{digits})(?![\wº:/-]|[.,][0-9])"
         )
-        # "Six plus two children", "four to six".
+        # "Six plus two children", "four to six", "45 minus 5".
         spans = alternation(words.spans)
-        self.more = re.compile(rf" ?\+ ?[0-9]| {spans} [0-9]")
+        self.more = re.compile(rf" ?\+ ?[0-9]| (?:{spans}|{minus}) [0-9]")
         self.up_to = re.compile(rf"[0-9] {spans} $")
         also = alternation(words.also)
         self.also, self.also_ahead = re.compile(rf" {also} [0-9]+"), re.compile(rf"[0-9]+ {also} $")
@@ -103,6 +103,7 @@ def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
             bounded.search(lead)
             or in_range(text, found.start(), vocabulary)
             or patterns.up_to.search(lead)
+            or (found["minus"] and lead[-2:-1].isdigit())
             or patterns.more.match(text, found.end())
             or patterns.parts.match(text, found.end())
         ):

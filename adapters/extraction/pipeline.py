@@ -140,7 +140,7 @@ def _fits(turn: Turn, profile: Profile, mention: Mention) -> bool:
         return not (mention.vague and "birth" in profile.topics)
     if mention.vague or not on_its_side or _answers_another(turn, profile, [mention]):
         return False
-    if past and not turn.topics & profile.topics & {"past", "birth"}:
+    if past and not turn.topics & (profile.topics & {"birth"} or {"past"}):
         return False
     # Unasked, a day to come is the user's choice when he asks for something or speaks of the variable.
     if not past and not (

@@ -277,6 +277,15 @@ def test_the_night_of_a_day_is_not_one_of_so_many() -> None:  # F38
     assert found("Three nights from Saturday", nights, language="en-US") == {"nights": 3}
 
 
-@pytest.mark.parametrize("said", ["invoice 2125550147 is wrong", "my customer id's 2125550147"])
+def test_what_happened_yesterday_is_no_birth() -> None:  # F38
+    birth = VariableSpec("birth", "nascita", "date", "La data di nascita del cliente.")
+    assert found("Ho avuto un incidente ieri", birth) == {}
+    assert found("Sono nata il 3 marzo 1990", birth) == {"birth": "1990-03-03"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["invoice 2125550147 is wrong", "my customer id's 2125550147", "your number 212 555 0147 is not working"],
+)
 def test_what_names_a_reference_is_no_number_to_call(said: str) -> None:  # F38
     assert found(said, PHONE, language="en-US") == {}
