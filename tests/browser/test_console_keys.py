@@ -83,6 +83,24 @@ def test_work_goes_on_with_another_key_when_the_first_is_withdrawn(tmp_path: Pat
         assert console.foreign == []
 
 
+def test_who_stays_at_unsaved_work_instead_of_signing_out_can_save_it(tmp_path: Path) -> None:
+    with with_keys(tmp_path) as (console, flow_id):
+        page = console.page
+        signed_in(console, f"/flows/{flow_id}/versions/clinic-v1", DESIGNER)
+        page.get_by_role("button", name="Add task").click()
+        for stays in (True, False):
+            page.once("dialog", lambda asked, stays=stays: asked.dismiss() if stays else asked.accept())
+            page.get_by_role("button", name="Settings").click()
+            page.get_by_role("menuitem", name="Sign out").click()
+            if stays:
+                page.get_by_role("button", name="Save draft").click()
+                expect(page.get_by_text("Draft saved")).to_be_visible()
+                page.get_by_role("button", name="Add task").click()
+        expect(page.get_by_label("API key")).to_be_visible()
+        page.go_back()
+        expect(page.get_by_label("API key")).to_be_visible()
+
+
 def test_an_operator_sees_conversations_and_health_and_can_erase_or_edit_nothing(tmp_path: Path) -> None:
     with with_keys(tmp_path) as (console, flow_id):
         page = console.page

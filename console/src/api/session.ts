@@ -13,11 +13,16 @@ export function who(): Promise<Who> {
 export function takeKey(key: string, kept: boolean): void {
   sendKey(key);
   if (kept) sessionStorage.setItem(KEY_PLACE, key);
-  else sessionStorage.removeItem(KEY_PLACE);
+  else unkeepKey();
 }
 
 export function forgetKey(): void {
   sendKey(null);
+  unkeepKey();
+}
+
+/** The next page of this tab has none. */
+export function unkeepKey(): void {
   sessionStorage.removeItem(KEY_PLACE);
 }
 

@@ -10,7 +10,7 @@ import {
 } from "react";
 import { Refused, whenKeyExpires } from "../api/client";
 import { ROOT } from "../api/early";
-import { forgetKey, type Scope, takeKey, type Who, who } from "../api/session";
+import { forgetKey, type Scope, takeKey, unkeepKey, type Who, who } from "../api/session";
 import { useText } from "../i18n";
 import { Button, Covered, Field } from "./kit";
 import { ErrorState, Loading } from "./states";
@@ -45,8 +45,13 @@ export function Session({ children }: { readonly children: ReactNode }): ReactNo
       who: found,
       may: (...scopes) => scopes.some((scope) => found.scopes.includes(scope)),
       signOut: () => {
-        forgetKey();
-        queries.clear();
+        unkeepKey();
+        // Who is asked about work that is not saved, and stays, can still save it.
+        const left = (): void => {
+          forgetKey();
+          queries.clear();
+        };
+        window.addEventListener("pagehide", left, { once: true });
         window.location.assign(`${ROOT}/console/flows`);
       },
     };
