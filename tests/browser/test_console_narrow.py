@@ -57,6 +57,21 @@ def test_the_filters_of_conversations_fit_the_narrowest_screen(tmp_path: Path) -
         within_its_width(page)
 
 
+def test_the_id_of_a_call_is_read_in_the_list_on_a_tablet(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        start = {"flowId": published(console.base, "clinic-v1"), "tag": "prod", "channel": "phone"}
+        call_id = "CA" + "0123456789abcdef" * 2
+        contact = {"conversationId": call_id, "contactId": "contact-1"}
+        call(console.base, "POST", "/v1/handle-new-contact", {**contact, **start})
+        page.set_viewport_size({"width": 768, "height": 1000})
+        console.open("/conversations")
+        shown = page.get_by_text(call_id)
+        expect(shown).to_be_visible()
+        assert shown.evaluate("element => element.scrollWidth <= element.clientWidth")
+        console.was_clean()
+
+
 def a_graph_that_is_arranged(base: str) -> str:
     """The address of the graph of a flow whose tasks have no places yet."""
     document: dict[str, Any] = json.loads((ROOT / "examples/refunds/flow.json").read_text("utf-8"))
