@@ -6,7 +6,6 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import islice
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -15,7 +14,7 @@ import pydantic
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from flow_engine.documents.findings import Problem, json_type, nearest, problems_of
+from flow_engine.documents.findings import MOST_ERRORS, Problem, first_problems, json_type, nearest
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.exact_numbers import read_exactly
 from flow_engine.ports.flow_store import GuardMetric
@@ -310,8 +309,6 @@ class PutTag(Body):
 
 MOST_FINDINGS = 100
 """Breaches of one body that are described."""
-MOST_ERRORS = 20_000
-"""More than these are counted only: describing them takes longer than other requests should wait."""
 LONGEST_NAME = 64
 LARGE_BODY_BYTES = 65_536
 
@@ -335,8 +332,8 @@ def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
         return shape.validator.validate_json(body)
     except pydantic.ValidationError as error:
         count = error.error_count()
-        problems = [] if count > MOST_ERRORS else list(islice(problems_of(error), MOST_FINDINGS))
-        if 0 < len(problems) < MOST_FINDINGS:
+        problems = list(first_problems(error, MOST_FINDINGS))
+        if count <= MOST_ERRORS and 0 < len(problems) < MOST_FINDINGS:
             count = len(problems)
         findings = [_finding(problem, shape) for problem in problems]
         if any(finding.code == "json_invalid" for finding in findings):
@@ -346,8 +343,7 @@ def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
         raise CorrectTheInput(
             "body_invalid",
             f"{count} field(s) of the body cannot be taken",
-            findings
-            or [Finding("", "too_many_errors", f"{count} errors are too many to be described one by one")],
+            findings,
         ) from None
 
 

@@ -76,7 +76,8 @@ EXPECTED_TYPES: Mapping[str, str] = {
     "dict_type": "an object",
 }
 """What should have stood at the place of an error, by pydantic's name of the error."""
-
+MOST_ERRORS = 20_000
+"""More than these are counted only: describing them takes longer than others should wait."""
 
 _OF_A_RULE = "Value error, "
 _PYDANTICS_SUBJECT = re.compile(r"[A-Z]\w+ should ")
@@ -105,6 +106,15 @@ def problems_of(error: ValidationError) -> Iterator[Problem]:
         items = cast("list[object]", given) if isinstance(given, list) else ()
         if details["type"] != "too_short" or len(items) < context["min_length"]:
             yield Problem(details["type"], details["loc"], cast("object", given), context, _told(details))
+
+
+def first_problems(error: ValidationError, most: int) -> Iterator[Problem]:
+    """The first `most` errors; of more than 20,000 only how many there are."""
+    count = error.error_count()
+    if count <= MOST_ERRORS:
+        return islice(problems_of(error), most)
+    told = f"{count} errors are too many to be described one by one"
+    return iter([Problem("too_many_errors", (), None, {}, told)])
 
 
 def _told(details: ErrorDetails) -> str:
@@ -179,37 +189,39 @@ def _told_again(details: ErrorDetails) -> InitErrorDetails:
 def findings_of(
     error: ValidationError, model: type[BaseModel] | None, raw: object, *, most: int
 ) -> Iterator[Finding]:
-    """The first `most` errors of the JSON document `raw`, which `model` refused.
+    """The first `most` errors of the JSON document `raw`, which `model` refused."""
+    return (finding_of(problem, model, raw) for problem in islice(problems_of(error), most))
 
-    Codes are `missing_property`, `unknown_property`, `wrong_type`, `not_allowed`, else pydantic's own. The
-    model and `raw` only serve to name the properties that an unknown one may have meant; without them none
-    are named.
+
+def finding_of(problem: Problem, model: type[BaseModel] | None, raw: object) -> Finding:
+    """Codes are `missing_property`, `unknown_property`, `wrong_type`, `not_allowed`, else pydantic's own. The
+    model and `raw`, JSON, only serve to name the properties that an unknown one may have meant; without them
+    none are named.
     """
-    for problem in islice(problems_of(error), most):
-        kind, place, context = problem.kind, problem.place, problem.context
-        code, message = kind, problem.message
-        if kind in EXPECTED_TYPES:
-            code, needed = "wrong_type", []
-            if kind == "model_type":
-                needed = _required(_model_at(model, place, raw))
-            if needed:
-                message = (
-                    f"must be an object with {', '.join(map(quoted, needed))}, not {json_type(problem.given)}"
-                )
-        elif kind == "missing":
-            code = "missing_property"
-            message += _instead(_model_at(model, place[:-1], raw), problem.given, str(place[-1]))
-        elif kind == "required_here":  # an error of the attribute, whose property has another name
-            place = (*place[:-1], str(context["property"]))
-            code, message = "missing_property", f"{place[-1]!r} {message}"
-        elif kind == "extra_forbidden":
-            accepted = _properties(_model_at(model, place[:-1], raw))
-            code, message = "unknown_property", f"is no property here; {nearest(str(place[-1]), accepted)}"
-        elif kind == "literal_error":
-            code, message = "not_allowed", f"{message}, not {quoted(problem.given)}"
-        elif kind == "string_pattern_mismatch" and place[-1:] == ("[key]",):
-            place, message = place[:-1], f"accepted are names of the form {context['pattern']}"
-        yield Finding(pointer(*place), code, message)
+    kind, place, context = problem.kind, problem.place, problem.context
+    code, message = kind, problem.message
+    if kind in EXPECTED_TYPES:
+        code, needed = "wrong_type", []
+        if kind == "model_type":
+            needed = _required(_model_at(model, place, raw))
+        if needed:
+            message = (
+                f"must be an object with {', '.join(map(quoted, needed))}, not {json_type(problem.given)}"
+            )
+    elif kind == "missing":
+        code = "missing_property"
+        message += _instead(_model_at(model, place[:-1], raw), problem.given, str(place[-1]))
+    elif kind == "required_here":  # an error of the attribute, whose property has another name
+        place = (*place[:-1], str(context["property"]))
+        code, message = "missing_property", f"{place[-1]!r} {message}"
+    elif kind == "extra_forbidden":
+        accepted = _properties(_model_at(model, place[:-1], raw))
+        code, message = "unknown_property", f"is no property here; {nearest(str(place[-1]), accepted)}"
+    elif kind == "literal_error":
+        code, message = "not_allowed", f"{message}, not {quoted(problem.given)}"
+    elif kind == "string_pattern_mismatch" and place[-1:] == ("[key]",):
+        place, message = place[:-1], f"accepted are names of the form {context['pattern']}"
+    return Finding(pointer(*place), code, message)
 
 
 def told_of_file(error: ValidationError, model: type[BaseModel], raw: object) -> str:

@@ -1,4 +1,4 @@
-"""From the text of a file of scenarios to its model, or to every mistake at once.
+"""From the text of a file of scenarios to its model, or to its mistakes, 100 at once.
 
 Mistakes are of the text, of the shape, and of the names of tasks, variables and tools that something is
 expected of.
@@ -6,16 +6,17 @@ expected of.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import cast
 
 from pydantic import ValidationError
 
-from flow_engine.documents.findings import Problem, nearest, problems_of, quoted
+from flow_engine.documents.findings import Problem, first_problems, nearest, problems_of, quoted
 from flow_engine.errors import pointer
 from flow_engine.json_values import as_object
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.testing import format
-from flow_engine.testing.yaml_text import FileRejected, Mistake, Node, Path, read_yaml
+from flow_engine.testing.yaml_text import MOST_MISTAKES, FileRejected, Mistake, Node, Path, read_yaml
 from flow_engine.values import listed
 
 _ONE_KEY = f"a step is a mapping with exactly one key, one of {', '.join(format.BODIES)}"
@@ -72,7 +73,7 @@ def read_scenarios(text: bytes) -> Reading:
     try:
         file = format.ScenarioFile.model_validate(root.value)
     except ValidationError as error:
-        mistakes += [_mistake(found, root) for found in problems_of(error)]
+        mistakes += [_mistake(found, root) for found in first_problems(error, MOST_MISTAKES)]
     first: dict[str, int] = {}
     for number, scenario in _objects_of(root.value, "scenarios"):
         name = scenario.get("name")
@@ -154,16 +155,18 @@ def shape_at(path: Path) -> type[format.Shape] | None:
 def unknown_names(reading: Reading, flow: CompiledFlow) -> list[Mistake]:
     """Misspelt names in expectations, which could never fail, or never hold; whatever is wrong around them.
 
-    Names in steps are left alone: to ask for a task that does not exist is a scenario like any other. Each
-    with its line, `lines` counted from 1.
+    Names in steps are left alone: to ask for a task that does not exist is a scenario like any other. The
+    first 100, each with its line, counted from 1: telling what a name is like takes long.
     """
-    mistakes: list[Mistake] = []
+    return list(islice(_unknown_names(reading, flow), MOST_MISTAKES))
+
+
+def _unknown_names(reading: Reading, flow: CompiledFlow) -> Iterator[Mistake]:
     for number, scenario in _objects_of(reading.root.value, "scenarios"):
         for index, step in _objects_of(scenario, "steps"):
             for key, code, message in unknown_in(sound_part(step.get("expect")), flow):
                 at: Path = ("scenarios", number, "steps", index, "expect", key)
-                mistakes.append(Mistake(reading.root.line_of(at), pointer(*at), code, message))
-    return mistakes
+                yield Mistake(reading.root.line_of(at), pointer(*at), code, message)
 
 
 def sound_part(expected: object) -> format.ExpectBody:

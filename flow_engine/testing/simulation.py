@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Any, Generic, TypeVar
 from xml.etree import ElementTree as Xml
 
@@ -16,7 +17,7 @@ import pydantic
 import yaml
 from pydantic import ValidationError
 
-from flow_engine.documents.findings import findings_of, problems_of
+from flow_engine.documents.findings import finding_of, first_problems
 from flow_engine.errors import pointer
 from flow_engine.json_values import as_object
 from flow_engine.runtime.compiled import CompiledFlow
@@ -26,7 +27,7 @@ from flow_engine.testing.expectations import Outcome, unexpected
 from flow_engine.testing.parsing import sound_part, unknown_in
 from flow_engine.testing.report import FAILED, PASSED, add_problem, clean
 from flow_engine.testing.running import Player
-from flow_engine.testing.yaml_text import FileRejected, Mistake, Node, by_line, read_yaml
+from flow_engine.testing.yaml_text import MOST_MISTAKES, FileRejected, Mistake, Node, by_line, read_yaml
 from flow_engine.vocabulary import Channel
 
 MOST_TURNS = 100
@@ -169,11 +170,9 @@ def reading_of(shape: type[Read], text: bytes) -> Reading[Read]:
     try:
         read = shape.model_validate(root.value)
     except ValidationError as error:
-        told = findings_of(error, shape, root.value, most=error.error_count())
-        mistakes += (
-            Mistake(root.line_of(found.place), pointer(*found.place), found.kind, each.message)
-            for found, each in zip(problems_of(error), told, strict=True)
-        )
+        for found in first_problems(error, MOST_MISTAKES):
+            told = finding_of(found, shape, root.value).message
+            mistakes.append(Mistake(root.line_of(found.place), pointer(*found.place), found.kind, told))
     return Reading(None if mistakes else read, root, by_line(mistakes))
 
 
@@ -198,7 +197,7 @@ def mistakes_of(persona: Reading[Persona], flow: CompiledFlow) -> Sequence[Mista
         expected = persona.content.expect
     else:
         expected = sound_part(None if root is None else as_object(root.value).get("expect"))
-    unknown = [
+    unknown = (
         Mistake(
             1 if root is None else root.line_of(("expect", key)),
             pointer("expect", key),
@@ -206,8 +205,8 @@ def mistakes_of(persona: Reading[Persona], flow: CompiledFlow) -> Sequence[Mista
             message,
         )
         for key, _, message in unknown_in(expected, flow)
-    ]
-    return by_line([*persona.mistakes, *unknown])
+    )
+    return by_line([*persona.mistakes, *islice(unknown, MOST_MISTAKES)])
 
 
 def turns_as_json(run: Run) -> Sequence[Mapping[str, Any]]:

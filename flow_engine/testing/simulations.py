@@ -208,9 +208,10 @@ class Simulations:
         """Returns when all runs are over, or time is. Raises CorrectTheInput `persona_invalid`,
         `recording_invalid`, `document_invalid`, each with every mistake, LookElsewhere `flow_unknown`,
         `version_unknown`, CallTheOperator `model_not_configured`, ReloadAndDecide `too_many_simulations`."""
-        persona, recording = _read(simulation.Persona, order.persona), None
+        # What takes seconds is done in a thread: conversations go on meanwhile.
+        persona, recording = await asyncio.to_thread(_read, simulation.Persona, order.persona), None
         if order.recording is not None:
-            recording = _read(simulation.Recording, order.recording)
+            recording = await asyncio.to_thread(_read, simulation.Recording, order.recording)
         unplayable = [] if recording is None else _findings(recording.mistakes, order.recording, "recording")
         recorded = () if recording is None or recording.content is None else recording.content.runs
         wanted = (len(recorded) or 1) if order.runs is None else order.runs
@@ -229,11 +230,11 @@ class Simulations:
             )
         with self._one_more(tenant_id):
             async with self._parts.install(submission, flow_id) as flow:
-                mistakes = simulation.mistakes_of(persona, flow.flow)
+                mistakes = await asyncio.to_thread(simulation.mistakes_of, persona, flow.flow)
                 _refuse(_findings(mistakes, order.persona, "persona"), unplayable)
                 who = cast("simulation.Persona", persona.content)  # it has no mistakes
                 done = await self._play(who, flow, recorded, wanted, order)
-                return self._reply(who, flow, done, wanted, order)
+                return await asyncio.to_thread(self._reply, who, flow, done, wanted, order)
 
     @contextmanager
     def _one_more(self, tenant_id: str) -> Generator[None]:

@@ -25,6 +25,8 @@ from flow_engine.values import JsonValue, ValueRejected, check_json
 MAX_BYTES = 512 * 1024
 MAX_DEPTH = 64
 MAX_WEIGHT = 2_000_000
+MOST_MISTAKES = 100
+"""Of a file, that are told at once."""
 
 _MAX_NUMBER_CHARS = 400
 _CONSTANTS: Mapping[str, bool | None] = {
@@ -54,7 +56,7 @@ class Mistake:
 
 
 class FileRejected(Exception):
-    """The file cannot be used. `mistakes` are all that were found, by line. Lines count from 1."""
+    """The file cannot be used. `mistakes` are what was found, by line, the first 100. Lines count from 1."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__(f"{len(mistakes)} mistake(s)")
@@ -62,7 +64,8 @@ class FileRejected(Exception):
 
 
 def by_line(mistakes: Iterable[Mistake]) -> tuple[Mistake, ...]:
-    return tuple(sorted(mistakes, key=lambda mistake: mistake.line))
+    """The first `MOST_MISTAKES`."""
+    return tuple(sorted(mistakes, key=lambda mistake: mistake.line)[:MOST_MISTAKES])
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,29 @@ async def test_no_mistake_hides_another(scene: Scene) -> None:
     ]
 
 
+async def test_a_long_recording_is_read_while_others_go_on(scene: Scene) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
+
+    going_on = asyncio.create_task(others())
+    recording = "runs:\n- turns:\n  - agent:\n" + "    - say: a\n" * 10_000
+    done = await simulated(scene, recordingYaml=recording, runs=0)
+    going_on.cancel()
+    assert (done["runs"], turns > 20) == (0, True)
+
+
+async def test_of_very_many_mistakes_the_first_are_told(scene: Scene) -> None:
+    names = [f"nowhere {number}" for number in range(1_000)]
+    persona = {**RUTH, "expect": {"not_reachable": names}}
+    _, code, places = await refused(scene, persona=persona)
+    assert (code, places) == ("persona_invalid", ["/persona/expect/not_reachable"] * 100)
+
+
 @pytest.mark.parametrize(
     ("body", "code", "places"),
     [

@@ -27,6 +27,26 @@ def steps_of(text: str) -> list[object]:
     return list(suite.file.scenarios[0].steps)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (150, ["extra_forbidden"] * 100),
+        (20_001, ["too_many_errors"]),
+    ],
+)
+def test_of_very_many_mistakes_the_first_are_told_or_how_many_there_are(wrong: int, told: list[str]) -> None:
+    steps = ["&a {expect: {nothing: 1}}", *["*a"] * (wrong - 1)]
+    with pytest.raises(FileRejected) as caught:
+        steps_of(", ".join(steps))
+    assert [mistake.code for mistake in caught.value.mistakes] == told
+
+
+def test_of_very_many_names_that_the_flow_lacks_the_first_are_told(tmp_path: Path) -> None:
+    steps = ["&a {expect: {task: nowhere}}", *["*a"] * 149]
+    found = mistakes(tmp_path, f"flow: order.en.json\nscenarios: [{{name: a, steps: [{', '.join(steps)}]}}]")
+    assert len(found) == 100
+
+
 def mistake_in(step: str) -> tuple[str, str]:
     with pytest.raises(FileRejected) as caught:
         steps_of(step)
