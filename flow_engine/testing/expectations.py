@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, cast
 
 import orjson
@@ -17,6 +16,7 @@ from flow_engine.testing.format import ExpectBody, Names, every_of
 from flow_engine.values import JsonValue, ValueRejected, canonical, listed
 
 _SHOWN = 160  # characters of a text that a message quotes
+_HINTED = 3  # texts that the prompt lacks, beside which the nearest line is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,13 +351,25 @@ def _variables(
 @_of_state
 def _prompt_contains(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
     prompt = _prompt(runner)
-    for text in expected.prompt_contains or ():
-        if prompt is None:
-            yield "prompt_contains: the conversation is closed and has no prompt"
-        elif text not in prompt:
-            near = get_close_matches(text, prompt.splitlines(), n=1, cutoff=0.5)
-            hint = f"; the nearest line is {_quoted(near[0])}" if near else ""
-            yield f"prompt_contains: {_quoted(text)} is not in the prompt{hint}"
+    if prompt is None:
+        yield "prompt_contains: the conversation is closed and has no prompt"
+        return
+    lacking = [text for text in expected.prompt_contains or () if text not in prompt]
+    for number, text in enumerate(lacking):
+        near = _nearest_line(text, prompt) if number < _HINTED else ""
+        hint = f"; the nearest line is {_quoted(near)}" if near else ""
+        yield f"prompt_contains: {_quoted(text)} is not in the prompt{hint}"
+
+
+def _nearest_line(text: str, prompt: str) -> str:
+    """The line with most words of a text, empty where none has half of them. Linear: a prompt may be long."""
+    words = {*text.split()}
+    shared, line = max(
+        ((len(words.intersection(line.split())), line) for line in prompt.splitlines()),
+        key=lambda found: found[0],
+        default=(0, ""),
+    )
+    return line if shared and 2 * shared >= len(words) else ""
 
 
 @_of_state

@@ -225,6 +225,12 @@ def test_after_the_end_there_is_no_prompt_and_nothing_to_reach(tmp_path: Path) -
     assert not complaints(tmp_path, f"{end}- expect: {{reachable: [], task: welcome, status: null}}")
 
 
+def test_of_many_texts_that_the_prompt_lacks_the_first_are_told_with_the_nearest_line(tmp_path: Path) -> None:
+    texts = [f"The memory is empty: value {number}" for number in range(5)]
+    found = complaints(tmp_path, f"- expect: {{prompt_contains: {texts}}}")[1:]
+    assert ["the nearest line is 'The memory is empty" in line for line in found] == [True] * 3 + [False] * 2
+
+
 def test_between_contacts_nothing_can_be_reached(tmp_path: Path) -> None:
     steps = "- end_contact:\n- expect: {reachable: {includes: [estado]}}"
     assert complaints(tmp_path, steps, flow=CLAIM)[1:] == [
