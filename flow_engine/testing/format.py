@@ -34,6 +34,7 @@ _DURATION_ACCEPTED = (
     f"accepted are seconds above 0 and at most {LONGEST_S}, "
     "or a text such as '90 seconds', '2 minutes', '3 days'"
 )
+_SOME_VALUES = "accepted is at least one variable with its value"
 
 
 def refused(message: str) -> PydanticCustomError:
@@ -75,11 +76,17 @@ def entries(value: object) -> object:
     if isinstance(value, dict):
         values = cast("dict[str, object]", value)
         if not values:
-            raise refused("accepted is at least one variable with its value")
+            raise refused(_SOME_VALUES)
         return [{"varId": var, "value": found} for var, found in values.items()]
     if not isinstance(value, list | tuple):
         raise refused("accepted is a mapping of variables to values, or a list of entries")
     return cast("object", value)
+
+
+def _some(values: _Facts) -> _Facts:
+    if not values:
+        raise refused(_SOME_VALUES)
+    return values
 
 
 def not_empty(items: tuple[_Item, ...]) -> tuple[_Item, ...]:
@@ -193,7 +200,9 @@ class EndContactBody(Shape):
 class Names(Shape):
     """Either all the names that there are, in any order, or some that must be among them."""
 
-    ACCEPTED: ClassVar[str] = "accepted is a list of all names, or a mapping with `includes` alone"
+    ACCEPTED: ClassVar[str] = (
+        "accepted is a list of all names, or a mapping with `includes` alone, of one at least"
+    )
 
     exactly: tuple[str, ...] | None = None
     includes: tuple[str, ...] | None = None
@@ -207,7 +216,7 @@ class Names(Shape):
 
     @pydantic.model_validator(mode="after")
     def _one_of_two(self) -> Names:
-        if (self.exactly is None) == (self.includes is None):
+        if (self.exactly is None) == (self.includes is None) or self.includes == ():
             raise refused(self.ACCEPTED)
         return self
 
@@ -220,12 +229,13 @@ NameList = Annotated[Names, short_for("exactly", list)]
 Texts = Annotated[
     tuple[_Text, ...],
     pydantic.BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    pydantic.AfterValidator(not_empty),
 ]
 
 
 class ExpectBody(Shape):
-    """Everything given must hold. Null means null for `status`, `command` and `advanced`, and is refused
-    elsewhere."""
+    """Everything given must hold, and there is something in it that may not. Null means null for `status`,
+    `command` and `advanced`, and is refused elsewhere."""
 
     NULLABLE: ClassVar[frozenset[str]] = frozenset(("status", "command", "advanced"))
 
@@ -235,7 +245,7 @@ class ExpectBody(Shape):
     refused: Literal[RefusalCode, TextRefusalCode] | None = None
     missing: tuple[str, ...] | None = None
     reachable: NameList | None = None
-    not_reachable: tuple[str, ...] | None = None
+    not_reachable: Annotated[tuple[str, ...], pydantic.AfterValidator(not_empty)] | None = None
     unmet: NameList | None = None
     checkpoints: NameList | None = None
     suggested: NameList | None = None
@@ -243,7 +253,7 @@ class ExpectBody(Shape):
     command: str | None = None
     prompt_contains: Texts | None = None
     prompt_lacks: Texts | None = None
-    memory: _Facts | None = None
+    memory: Annotated[_Facts, pydantic.AfterValidator(_some)] | None = None
     stale: NameList | None = None
     conflicts: NameList | None = None
     conversation: Phase | None = None

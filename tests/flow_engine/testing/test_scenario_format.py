@@ -152,6 +152,12 @@ def test_a_flow_in_place_of_its_tests_is_told_once(flow: str, tmp_path: Path) ->
         ("{expect: {type: HUMAN}}", "/expect/type", "'AIO', 'AIS' or 'HUM'"),
         ("{expect: {reachable: {contains: [a]}}}", "/expect/reachable/contains", "'exactly', 'includes'"),
         ("{expect: {reachable: {}}}", "/expect/reachable", "`includes` alone"),
+        # What holds whatever becomes of the flow is no expectation.
+        ("{expect: {reachable: {includes: []}}}", "/expect/reachable", "of one at least"),
+        ("{expect: {not_reachable: []}}", "/expect/not_reachable", "a list of at least one"),
+        ("{expect: {prompt_contains: []}}", "/expect/prompt_contains", "a list of at least one"),
+        ("{expect: {prompt_lacks: []}}", "/expect/prompt_lacks", "a list of at least one"),
+        ("{expect: {memory: {}}}", "/expect/memory", "at least one variable"),
         ("{expect: {reachable: welcome}}", "/expect/reachable", "a list of all names, or"),
         ("{memory: {}}", "/memory", "at least one variable with its value"),
         ("{expect: {prompt_lacks: ''}}", "/expect/prompt_lacks/0", "not empty"),
