@@ -5,6 +5,7 @@ fails its scenario unless the expectations right after it take note of that. The
 its scenario.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -111,6 +112,7 @@ class Player:
 
     async def missed(self, expected: format.ExpectBody, outcome: Outcome) -> Sequence[str]:
         """What does not hold now, after this outcome. Lines."""
+        await _turn_of_others()
         return list(differences(expected, outcome, await self.now()))
 
     async def now(self) -> ConversationalFlowRunner | None:
@@ -120,6 +122,7 @@ class Player:
         return None if loaded.session is None else await transactor.resume(conversation, loaded)
 
     async def act(self, step: format.Step) -> Outcome:
+        await _turn_of_others()
         stage, kind = self.stage, format.kind_of(step)
         outcome = Outcome(kind=kind)
         try:
@@ -289,6 +292,15 @@ class Player:
             if described is None
             else tuple(memory.ValueDescription(part.name, part.value) for part in described),
         )
+
+
+async def _turn_of_others() -> None:
+    """Ends whoever was cancelled too: where a store answers at once, the `wait_for` of its client loses a
+    cancellation."""
+    await asyncio.sleep(0)
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _reply(answer: FinalReply) -> dict[str, Any]:

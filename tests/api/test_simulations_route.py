@@ -283,6 +283,13 @@ async def test_a_simulation_has_its_time() -> None:
         assert (done["runs"], done["left"], done["passK"]) == (0, 2, 0)
 
 
+async def test_a_recorded_simulation_has_its_time_too() -> None:
+    recording = "runs:\n- turns:\n  - agent:\n" + "    - say: a\n" * 500
+    async with open_scene(ORDER, simulation_limits=SimulationLimits(within_s=0.01)) as scene:
+        done = await simulated(scene, recordingYaml=recording, runs=2)
+        assert (done["runs"], done["left"]) == (0, 2)
+
+
 async def test_a_call_that_is_given_up_asks_no_model_any_more() -> None:
     model, limits = actors([Stalls(0.5)] * 50), SimulationLimits(within_s=0.2)
     async with open_scene(ORDER, model=model, simulation_limits=limits) as scene:
