@@ -43,7 +43,7 @@ _Turn = TypeVar("_Turn", bound="TurnFields")
 
 PlayTests = Callable[[Submission, str, bytes], Awaitable[ScenarioVerdict]]
 """Plays YAML of flow tests on a checked version of the flow with that id; nothing is stored. Raises
-CorrectTheInput `tests_invalid` with pointers into the YAML."""
+CorrectTheInput `tests_invalid` with pointers into the YAML, `tests_too_long`."""
 
 
 class TriedContact(Body):

@@ -28,6 +28,9 @@ from memory.keys import ConversationKeys
 from service import late
 from system_prompts.loader import load_system_prompts
 
+MOST_S = 60.0
+"""Seconds for which scenarios are played that come with a request: a small text may ask for hours of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
@@ -81,13 +84,16 @@ def run_files(
     return asyncio.run(run())
 
 
-def run_tests(submission: Submission, flow_id: str, tests: bytes) -> report.ScenarioVerdict:
-    """YAML of scenarios, played on a checked version of a flow; the YAML's own `flow` is not read. Raises
-    CorrectTheInput `tests_invalid` with every mistake: its JSON pointer, and its line, from 1."""
+def run_tests(
+    submission: Submission, flow_id: str, tests: bytes, most_s: float = MOST_S
+) -> report.ScenarioVerdict:
+    """YAML of scenarios, played on a checked version of a flow, for `most_s` seconds; the YAML's own `flow`
+    is not read. Raises CorrectTheInput `tests_invalid` with every mistake: its JSON pointer, and its line,
+    from 1; `tests_too_long`."""
 
     async def run() -> report.ScenarioVerdict:
         async with _open_run(RunOptions(), perf_counter) as opened:
-            return await opened.text(submission, flow_id, tests)
+            return await opened.text(submission, flow_id, tests, most_s)
 
     return asyncio.run(run())
 
@@ -168,7 +174,9 @@ class _Run:
         scenarios = (report.ScenarioReport.of(suite, number, scenario) for number, scenario in played)
         return report.FileReport(file, shown, scenarios=tuple(scenarios))
 
-    async def text(self, submission: Submission, flow_id: str, tests: bytes) -> report.ScenarioVerdict:
+    async def text(
+        self, submission: Submission, flow_id: str, tests: bytes, most_s: float
+    ) -> report.ScenarioVerdict:
         try:
             reading = parsing.read_scenarios(tests)
             installed = await self.bench.install(submission, flow_id)
@@ -176,7 +184,12 @@ class _Run:
         except yaml_text.FileRejected as rejected:
             findings = [Finding(m.pointer, m.code, f"line {m.line}: {m.message}") for m in rejected.mistakes]
             raise CorrectTheInput("tests_invalid", "the YAML cannot be played", findings) from None
-        played = await running.play_all(suite, installed, self._stopwatch)
+        try:
+            async with asyncio.timeout(most_s):
+                played = await running.play_all(suite, installed, self._stopwatch)
+        except TimeoutError:
+            told = f"the scenarios take longer than {most_s:g} s: send them in parts"
+            raise CorrectTheInput("tests_too_long", told, [Finding("/scenarios", "too_long", told)]) from None
         return report.verdict([report.ScenarioReport.of(suite, *each) for each in played], installed.flow)
 
     def flow_reports(self) -> tuple[report.FlowReport, ...]:

@@ -8,11 +8,18 @@ import shutil
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
+import orjson
 import pytest
 from typer.testing import CliRunner
 
+from flow_engine.documents import DocumentLimits
+from flow_engine.errors import CorrectTheInput
+from flow_engine.testing.bench import START
 from flow_engine.testing.format import ExpectBody, Scenario, ScenarioFile
+from flow_engine.use_cases.submissions import Submissions
 from service.cli import app
+from service.scenarios import run_tests
+from system_prompts.loader import load_system_prompts
 from tests.api.harness import clinic
 from tests.flow_engine.testing.scene import ORDER, ROOT, SAMPLES
 
@@ -267,3 +274,14 @@ def test_a_tool_that_writes_nothing_is_told_with_what_it_lacks(
     step = "- {name: a, steps: [{tool: {name: find, result: {id: 7}}}]}\n"
     _, out, _ = run(story(tmp_path, step, flow="flow.json"))
     assert told in out
+
+
+def test_scenarios_that_come_with_a_request_are_played_for_so_long() -> None:
+    checks = Submissions(load_system_prompts(), DocumentLimits(), lambda: "version")
+    version = orjson.dumps(orjson.loads(ORDER.read_bytes())["version"])
+    checked = checks.check(version, flow_id="order", created_by="test", now=START)
+    tests = b"scenarios: [{name: a, steps: [expect: {task: welcome}]}]"
+    assert run_tests(checked, "order", tests)["passed"] == 1
+    with pytest.raises(CorrectTheInput) as refused:
+        run_tests(checked, "order", tests, most_s=0)
+    assert refused.value.code == "tests_too_long"
