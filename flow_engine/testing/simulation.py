@@ -110,8 +110,9 @@ class Turn(format.Shape):
 
 
 class Run(format.Shape):
+    # One more than a user has: the agent may begin.
     turns: Annotated[
-        tuple[Turn, ...], pydantic.Field(max_length=MOST_TURNS), pydantic.AfterValidator(format.not_empty)
+        tuple[Turn, ...], pydantic.Field(max_length=MOST_TURNS + 1), pydantic.AfterValidator(format.not_empty)
     ]
 
 

@@ -287,6 +287,14 @@ async def test_a_model_plays_caller_and_agent_and_the_call_can_be_played_again(t
     assert again.run == found.run
 
 
+async def test_an_agent_that_begins_leaves_the_caller_all_turns_that_there_are() -> None:
+    actors = Actors([says("Hello?")] * 100, [Says("Hi.")] * 101)
+    found = await call(f"{PERSONA}    maxTurns: 100\n", recorded=None, model=actors.model)
+    assert (found.verdict.turns, len(found.run.turns)) == (100, 101)
+    recording = simulation.write_recording(simulation.Recording(runs=(found.run,)))
+    assert simulation.read_file(simulation.Recording, recording.encode()).runs == (found.run,)
+
+
 async def test_an_agent_that_hangs_up_ends_the_call() -> None:
     actors = Actors([says("Never mind."), says("And?")], [Says("Hello."), calls("end_call"), Says("Well?")])
     found = await call(recorded=None, model=actors.model)
