@@ -36,8 +36,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
+    """`failed` is why the model played no further."""
+
     persona: simulation.Persona
     verdicts: Sequence[simulation.RunVerdict]
+    failed: ModelFailed | None = None
 
 
 def simulate(order: Order, settings: Settings) -> Simulated:
@@ -60,12 +63,15 @@ def simulate(order: Order, settings: Settings) -> Simulated:
 
 
 async def simulate_with(order: Order, settings: Settings, model: LanguageModel) -> Simulated:
-    """By that model, unless recorded runs are played. Raises as `simulate`."""
+    """By that model, unless recorded runs are played. One that fails leaves the runs that it has played;
+    ModelFailed is raised where there is none. Raises as `simulate`."""
     persona, recording = (
         simulation.reading_of(simulation.Persona, read_bounded(order.persona, MAX_BYTES)),
         None,
     )
     unplayable: list[str] = []
+    pairs: list[simulations.Played] = []
+    failed: ModelFailed | None = None
     if order.recorded is not None:
         recording = simulation.reading_of(simulation.Recording, read_bounded(order.recorded, MAX_BYTES))
         unplayable = _lines(order.recorded, recording.mistakes)
@@ -76,10 +82,16 @@ async def simulate_with(order: Order, settings: Settings, model: LanguageModel) 
             who = cast("simulation.Persona", persona.content)  # it has no mistakes
             recorded = () if recording is None or recording.content is None else recording.content.runs
             play = late.simulated_calls.call if order.by_voice else simulations.play_in_text
-            pairs = [
-                await play(who, flow, number, simulations.run_of(number, recorded), model)
-                for number in range(1, (order.runs or len(recorded) or 1) + 1)
-            ]
+            if order.record is not None:
+                order.record.open("ab").close()  # what cannot be written is told before a model is paid for
+            try:
+                for number in range(1, (order.runs or len(recorded) or 1) + 1):
+                    run = simulations.run_of(number, recorded)
+                    pairs.append(await play(who, flow, number, run, model))
+            except ModelFailed as failure:
+                if not pairs:
+                    raise
+                failed = failure
     except CorrectTheInput as unusable:
         _refuse(_lines(order.persona, persona.mistakes), unplayable, unusable.detail)
         raise
@@ -89,7 +101,7 @@ async def simulate_with(order: Order, settings: Settings, model: LanguageModel) 
             order.record.write_text(text, encoding="utf-8")
         except OSError as error:
             raise Unreadable(f"{order.record}: {error.strerror}") from error
-    return Simulated(who, [verdict for _, verdict in pairs])
+    return Simulated(who, [verdict for _, verdict in pairs], failed)
 
 
 def _lines(file: Path, mistakes: Iterable[Mistake]) -> list[str]:

@@ -443,12 +443,14 @@ def simulate(
     except ModelFailed as failed:
         raise _unreadable(f"the model failed: {failed}") from None
     found = done.persona, done.verdicts
-    if junit is not None:
-        _write(junit, late.simulation.as_junit(*found))
     if as_json:
         typer.echo(orjson.dumps(late.simulation.as_json(*found), option=orjson.OPT_INDENT_2))
     else:
         _print_marked(late.simulation.lines(*found), _console())
+    if junit is not None:
+        _write(junit, late.simulation.as_junit(*found))
+    if done.failed is not None:
+        raise _unreadable(f"the model failed: {done.failed}")
     if not all(verdict.passed for verdict in done.verdicts):
         raise typer.Exit(FOUND_WRONG)
 

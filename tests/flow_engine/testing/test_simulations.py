@@ -275,6 +275,12 @@ def test_junit_has_a_case_for_each_run(tmp_path: Path) -> None:
     assert [case[0].text for case in suite] == ["at the end, task: expected 'goodbye', found 'colleague'"] * 2
 
 
+def test_a_page_that_cannot_be_written_leaves_what_came_of_the_runs(tmp_path: Path) -> None:
+    done = played(tmp_path, "--junit", tmp_path / "nowhere" / "junit.xml")
+    assert done.exit_code == 2
+    assert "1 passed, 0 failed" in done.stdout
+
+
 # --- what cannot be read ----------------------------------------------------------------------------
 
 
@@ -554,6 +560,24 @@ async def test_an_agent_that_calls_and_calls_is_cut_short(tmp_path: Path) -> Non
 async def test_a_model_that_fails_ends_the_simulation(tmp_path: Path) -> None:
     with pytest.raises(ModelFailed, match="timeout"):
         await talked(tmp_path, Actors([Fails("timeout")], []))
+
+
+@pytest.mark.anyio
+async def test_a_model_that_fails_leaves_the_runs_that_it_has_played(tmp_path: Path) -> None:
+    record = tmp_path / "runs.yaml"
+    actors = Actors([says("Bye.", done=True), Fails("timeout")], [Says("Goodbye.")])
+    done = await talked(tmp_path, actors, runs=3, record=record)
+    assert [verdict.number for verdict in done.verdicts] == [1]
+    assert "timeout" in str(done.failed)
+    assert len(read_file(Recording, record.read_bytes()).runs) == 1
+
+
+@pytest.mark.anyio
+async def test_a_recording_that_cannot_be_written_is_told_before_a_model_is_asked(tmp_path: Path) -> None:
+    actors = Actors([], [])
+    with pytest.raises(FileNotFoundError):
+        await talked(tmp_path, actors, record=tmp_path / "nowhere" / "runs.yaml")
+    assert actors.model.requests == []
 
 
 # --- texts that a person reads first ----------------------------------------------------------------
