@@ -32,6 +32,7 @@ from flow_engine.testing.bench import START, InstalledFlow
 from flow_engine.testing.expectations import Outcome
 
 _T = TypeVar("_T")
+GIVEN_UP = "the call was given up"
 
 
 async def call(
@@ -70,6 +71,7 @@ async def call(
         played.failures += await asyncio.to_thread(persona_calls.call_by_persona, order)
     finally:
         engine.is_over = True
+        agent.failed = agent.failed or ModelFailed("timeout", GIVEN_UP)  # so that its thread ends, too
     turns = tuple(turn for turn in agent.turns if turn.user is not None or turn.agent)
     said = sum(turn.user is not None for turn in turns)
     opinion = None if dialogue is None else await dialogue.opinion()
@@ -165,7 +167,7 @@ class _Engine(httpx2.AsyncBaseTransport):
         """Raises ModelFailed when nobody waits for the call any longer."""
         if self.is_over:
             answer.close()
-            raise ModelFailed("timeout", "the call was given up")
+            raise ModelFailed("timeout", GIVEN_UP)
         return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
 
     def remember(self, action: simulation.AgentAction) -> Outcome:
@@ -178,7 +180,7 @@ class _Engine(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Raises what no route of the API answers."""
         if self.is_over:
-            raise httpx2.ConnectError("the call was given up", request=request)
+            raise httpx2.ConnectError(GIVEN_UP, request=request)
         content, at_s = await request.aread(), asyncio.get_running_loop().time()
         status, headers, body = self.wait_for(self._answer(request, content, at_s))
         return httpx2.Response(status, headers=headers, content=body)

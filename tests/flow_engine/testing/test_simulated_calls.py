@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.models.scripted import Fails, Says
 from channels.voice.testing.sockets import eventually
@@ -201,6 +202,17 @@ async def test_nothing_of_a_call_is_left_when_it_is_over() -> None:
     await call()
     assert asyncio.all_tasks() == tasks
     await eventually(lambda: threads() <= before)
+
+
+async def test_a_call_that_is_given_up_ends() -> None:
+    long = recorded_turns(*[{"user": "What tea? " * 300, "agent": [{"say": LONG * 30}]}] * 60)
+    with capture_logs() as logs:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await call(recorded=long)
+        await eventually(lambda: any(log["event"] == "call_ended" for log in logs))
+    [ended] = [log for log in logs if log["event"] == "call_ended"]
+    assert ended["duration_ms"] < 30 * 60_000  # of an hour
 
 
 # --- how somebody behaves on the telephone ----------------------------------------------------------
