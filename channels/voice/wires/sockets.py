@@ -27,9 +27,9 @@ class MessageSocket(WSListener):
     `is_congested` says that something is waiting, so that what is worthless late need not be sent."""
 
     __slots__ = (
+        "_begun",
         "_closing",
         "_max_message",
-        "_parts",
         "_transport",
         "_unreadable",
         "is_congested",
@@ -40,8 +40,8 @@ class MessageSocket(WSListener):
         self._max_message = max_message
         self._transport: WSTransport | None = None
         """While it is connected."""
-        self._parts: list[bytes] | None = None
-        """Of a message that comes in several frames."""
+        self._begun: bytearray | None = None
+        """A message that comes in several frames, as far as it is there."""
         self._unreadable = 0
         self._closing: asyncio.TimerHandle | None = None
         self.is_congested = False
@@ -94,21 +94,21 @@ class MessageSocket(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if kind is TEXT and frame.fin and self._parts is None:
+        if kind is TEXT and frame.fin and self._begun is None:
             self.message(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
             self.said_goodbye = True
             transport.send_close(frame.get_close_code())
             transport.disconnect()
         elif kind in (TEXT, WSMsgType.CONTINUATION):
-            parts = self._parts = [] if self._parts is None else self._parts
-            parts.append(frame.get_payload_as_bytes())
-            if sum(map(len, parts)) > self._max_message:
+            begun = self._begun = bytearray() if self._begun is None else self._begun
+            begun += frame.get_payload_as_bytes()
+            if len(begun) > self._max_message:
                 log.warning("socket_given_up", reason="a message is too large")
                 self.drop()
             elif frame.fin:
-                self._parts = None
-                self.message(b"".join(parts))
+                self._begun = None
+                self.message(bytes(begun))
         elif kind == WSMsgType.BINARY:
             self.unreadable("a binary frame")
 

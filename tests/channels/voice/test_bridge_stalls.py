@@ -6,11 +6,13 @@ import asyncio
 import base64
 import gc
 import os
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
+from picows import WSMsgType
 
 from channels.voice import bridge as bridge_module
 from channels.voice import model_connection
@@ -113,6 +115,22 @@ class TestALineThatStalls:
         async with scene(script) as s, FakeTwilioCall(s.bridge.url, sends_silence=False) as call:
             await s.over("line_lost")
             await call.closed()
+
+
+class TestALineThatSendsAMessageInPieces:
+    async def test_takes_no_more_time_for_very_many(self) -> None:  # V12
+        """Those that hold nothing are bounded by no size of a message."""
+        async with scene() as s, FakeTwilioCall(s.bridge.url) as call:
+            await eventually(lambda: call.playout.heard != [])
+            transport = call.socket._transport
+            assert transport is not None
+            began = time.process_time()
+            transport.send(WSMsgType.TEXT, b'{"event": ', fin=False)
+            for _ in range(60_000):
+                transport.send(WSMsgType.CONTINUATION, b"", fin=False)
+            transport.send(WSMsgType.CONTINUATION, b'"stop"}')
+            await s.over("caller_hung_up")
+            assert time.process_time() - began < 5
 
 
 class TestALineThatDoesNotRead:
