@@ -74,6 +74,7 @@ class Roster:
         self._port_is_free = port_is_free
         self._ports = directory.read_ports()
         self._was_empty = False
+        self._several = prefixed
         self._without_bridge: set[str] = set()
         self.unread: str | None = "the list of agents has not been read yet"
         """Why nobody is known to be an agent; None once a list has been read."""
@@ -99,9 +100,9 @@ class Roster:
             refused.id or refused.problems[0].pointer: refused.problems for refused in fetched.refused
         }
         accepted: dict[str, fleet.AgentSpec] = {}
-        several = self._prefixed or len(fetched.agents) + len(fetched.refused) > 1
+        self._several = self._prefixed or len(fetched.agents) + len(fetched.refused) > 1
         for agent in fetched.agents:
-            spec = self._accept(agent, made[agent.id], several=several)
+            spec = self._accept(agent, made[agent.id])
             if isinstance(spec, fleet.AgentSpec):
                 accepted[agent.id] = spec
                 self.known[agent.id] = agent
@@ -129,7 +130,8 @@ class Roster:
             log.error("port_not_found", agent_id=agent_id, reason=str(error))
             return
         log.warning("port_moved", agent_id=agent_id, taken=spec.port, port=port)
-        self.wanted[agent_id] = replace(spec, port=port)
+        public_url = self._public_url_of(self.known[agent_id], port)
+        self.wanted[agent_id] = replace(spec, port=port, public_url=public_url)
 
     def forget(self, agent_id: str) -> None:
         """The agent is gone. Its port stays its own."""
@@ -163,9 +165,7 @@ class Roster:
                 made[agent.id] = refused
         return made
 
-    def _accept(
-        self, agent: Listed, content: bytes | ConfigRefused, *, several: bool
-    ) -> fleet.AgentSpec | tuple[Finding, ...]:
+    def _accept(self, agent: Listed, content: bytes | ConfigRefused) -> fleet.AgentSpec | tuple[Finding, ...]:
         if isinstance(content, ConfigRefused):
             return content.problems
         try:
@@ -182,9 +182,12 @@ class Roster:
             port,
             config,
             agent.sip if self._bridges else None,
-            agent.public_url or public_url_of(self._public_url, agent.id, port, several=several),
+            self._public_url_of(agent, port),
             agent.webhook_secret,
         )
+
+    def _public_url_of(self, agent: Listed, port: int) -> str | None:
+        return agent.public_url or public_url_of(self._public_url, agent.id, port, several=self._several)
 
     def _assign(self, agent_id: str) -> int:
         """Raises CallTheOperator `no_port_left`, OSError. A port is remembered before it is used."""

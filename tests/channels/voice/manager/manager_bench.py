@@ -90,6 +90,7 @@ class Bench:
     limits: Limits = LIMITS
     api: str = API
     """Of the configs; the list is asked for at `API`."""
+    public_url: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("templates", "fakes"):
@@ -161,6 +162,7 @@ class Bench:
             directory,
             first_port=self.first_port,
             bridges=bool(self.bridge),
+            public_url=self.public_url,
             **free,
         )
         commands = CommandLines(self.agent_command, self.bridge)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import orjson
+import psutil
 import pytest
 from structlog.testing import capture_logs
 
@@ -334,6 +335,24 @@ async def test_an_agent_whose_port_was_taken_meanwhile_moves(bench: Bench) -> No
     async with bench.running():
         await runs(bench, "a")
         assert bench.agent("a")["port"] == moved
+
+
+async def test_an_agent_that_moves_is_told_where_it_is_reached_now(bench: Bench) -> None:  # 23, V13
+    bench.listed.answer, bench.public_url = [entry("a")], "https://voice.example:${port}"
+    with socket.create_server(("127.0.0.1", bench.first_port)):
+        (bench.home / "state").mkdir()
+        (bench.home / "state" / "state.json").write_bytes(orjson.dumps({"ports": {"a": bench.first_port}}))
+        async with bench.running() as manager:
+            await runs(bench, "a")
+            told = bench.agent("a")
+            assert told["port"] != bench.first_port
+            environment = psutil.Process(told["pid"]).environ()
+            assert environment["FLOW_ENGINE_PUBLIC_URL"] == f"https://voice.example:{told['port']}"
+            asked = bench.listed.asked
+            manager.refresh_now()
+            await until(lambda: bench.listed.asked > asked, "the list is asked for again")
+            await asyncio.sleep(0.5)
+            assert (bench.state_of("a"), len(bench.starts("a"))) == ("running", 1), "nothing has changed"
 
 
 async def test_ports_stay_with_their_agents_over_a_restart_of_the_manager(bench: Bench) -> None:  # V13
