@@ -18,12 +18,11 @@ _NO_PARAMETERS: Final[Mapping[str, JsonValue]] = {"type": "object", "properties"
 
 class NotDeclarations(ValueError):
     """What should be function declarations is something else. `found` are the problems: the number of an
-    item, None for the whole of it, and what would be accepted."""
+    item, None for the whole of it, and what would be accepted; the text has the first ten."""
 
     def __init__(self, found: Sequence[tuple[int | None, str]]) -> None:
-        super().__init__(
-            "; ".join(message if index is None else f"item {index}: {message}" for index, message in found)
-        )
+        told = (message if index is None else f"item {index}: {message}" for index, message in found[:10])
+        super().__init__("; ".join(told))
         self.found = found
 
 
@@ -39,12 +38,11 @@ def declarations(value: JsonValue) -> tuple[Declaration, ...]:
         raise NotDeclarations([(None, "accepted is a list of function declarations")])
     fields = [_flat(item) for item in value]
     found = [(index, problem) for index, each in enumerate(fields) for problem in _problems(each)]
-    names = [None if each is None else each.get("name") for each in fields]
-    found += [
-        (index, f"{quoted(name)} is declared before")
-        for index, name in enumerate(names)
-        if isinstance(name, str) and name in names[:index]
-    ]
+    first: dict[str, int] = {}
+    for index, each in enumerate(fields):
+        name = None if each is None else each.get("name")
+        if isinstance(name, str) and first.setdefault(name, index) < index:
+            found.append((index, f"{quoted(name)} is declared before"))
     if found:
         raise NotDeclarations(found)
     return tuple(_declared(each) for each in fields if each is not None)

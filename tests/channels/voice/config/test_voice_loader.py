@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
@@ -535,3 +536,17 @@ def test_declarations_of_the_chat_protocol_are_made_flat() -> None:  # V2
 def test_what_is_no_list_of_declarations_is_refused(value: Any) -> None:
     with pytest.raises(NotDeclarations):
         declarations(value)
+
+
+def test_very_many_declarations_are_read_in_a_moment() -> None:  # V2
+    """As many as a reply of the business can hold: all other calls wait meanwhile."""
+    began = time.process_time()
+    assert len(declarations([{"name": f"a{number}"} for number in range(40_000)])) == 40_000
+    assert time.process_time() - began < 5
+
+
+def test_very_many_items_that_declare_nothing_make_no_endless_line_of_the_log() -> None:  # V14
+    with pytest.raises(NotDeclarations) as refused:
+        declarations([7] * 40_000)
+    assert len(refused.value.found) == 40_000
+    assert len(str(refused.value)) < 1000
