@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
+from picows import WSError
 
 from channels.voice.call import events, ports
 from channels.voice.call.machine import Call
@@ -18,6 +18,7 @@ from channels.voice.carriers.call_control import is_transferred
 from channels.voice.carriers.carrier import StreamCodec
 from channels.voice.recording import Recorder
 from channels.voice.runner import CallPlan, CallRunner
+from channels.voice.wires import sockets
 from channels.voice.wires.openai_realtime import RealtimeLink, realtime_url
 from channels.voice.wires.realtime_events import decode
 from channels.voice.wires.sockets import MAX_LINE_MESSAGE, MAX_MODEL_MESSAGE, TEXT, MessageSocket
@@ -26,11 +27,6 @@ log: Any = structlog.get_logger("flow_engine.voice")
 
 BEGIN_WITHIN_S = 10.0
 MOST_ENDED = 1000
-HANDSHAKE_WITHIN_S = 4.5
-"""Less than a whole connection may take, so that it is this limit that closes the socket."""
-
-PING_AFTER_S = 10.0
-PONG_WITHIN_S = 10.0
 
 Transfer = Callable[[str | None, str], Awaitable[None]]
 """As `Carrier.transfer`."""
@@ -90,19 +86,9 @@ class ModelSocket(MessageSocket):
 async def open_socket(socket: ModelSocket, url: str, headers: Mapping[str, str]) -> None:
     """Raises ModelUnreachable when it is not open within some seconds."""
     try:
-        await ws_connect(
-            lambda: socket,
-            url,
-            extra_headers=headers,
-            websocket_handshake_timeout=HANDSHAKE_WITHIN_S,
-            max_frame_size=MAX_MODEL_MESSAGE,
-            max_redirects=0,
-            enable_auto_ping=True,
-            auto_ping_idle_timeout=PING_AFTER_S,
-            auto_ping_reply_timeout=PONG_WITHIN_S,
-        )
+        await socket.connect(url, headers)
     except TimeoutError:
-        raise ports.ModelUnreachable(f"no handshake within {HANDSHAKE_WITHIN_S:g} s") from None
+        raise ports.ModelUnreachable(f"no handshake within {sockets.HANDSHAKE_WITHIN_S:g} s") from None
     except (OSError, WSError) as error:
         raise ports.ModelUnreachable(f"{type(error).__name__}: {error}") from error
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from xml.sax.saxutils import unescape
 
 import orjson
-from picows import WSError, ws_connect  # pyright: ignore[reportUnknownVariableType] - untyped keywords
+from picows import WSError
 
 from channels.voice.sip_bridge.rtp import RtpStream
 from channels.voice.wires import frames
@@ -64,13 +64,7 @@ class AgentStream(MessageSocket):
     async def open(self, port: int, call_sid: str, parameters: Mapping[str, str]) -> None:
         """Raises AgentAway."""
         try:
-            await ws_connect(
-                lambda: self,
-                f"ws://127.0.0.1:{port}/media-stream",
-                max_frame_size=MAX_LINE_MESSAGE,
-                max_redirects=0,
-                enable_auto_ping=True,
-            )
+            await self.connect(f"ws://127.0.0.1:{port}/media-stream")
         except (OSError, WSError) as error:
             raise AgentAway(f"the agent takes no stream: {error}") from error
         start = {

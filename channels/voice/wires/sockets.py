@@ -5,10 +5,19 @@ it; that is where most of the time of a bridge goes otherwise.
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
-from picows import WSCloseCode, WSError, WSFrame, WSListener, WSMsgType, WSTransport
+from picows import (
+    WSCloseCode,
+    WSError,
+    WSFrame,
+    WSListener,
+    WSMsgType,
+    WSTransport,
+    ws_connect,  # pyright: ignore[reportUnknownVariableType] - untyped keywords
+)
 
 log: Any = structlog.get_logger("flow_engine.voice")
 
@@ -17,6 +26,11 @@ MAX_MODEL_MESSAGE = 4 * 1024 * 1024
 MOST_UNSENT_BYTES = 8 * 1024 * 1024
 MOST_UNREADABLE = 50
 CLOSE_WITHIN_S = 5.0
+HANDSHAKE_WITHIN_S = 4.5
+"""Less than a whole connection may take, so that it is this limit that closes the socket."""
+
+PING_AFTER_S = 10.0
+PONG_WITHIN_S = 10.0
 
 TEXT = WSMsgType.TEXT
 
@@ -29,6 +43,7 @@ class MessageSocket(WSListener):
     __slots__ = (
         "_begun",
         "_closing",
+        "_is_given_up",
         "_max_message",
         "_transport",
         "_unreadable",
@@ -43,10 +58,32 @@ class MessageSocket(WSListener):
         self._begun: bytearray | None = None
         """A message that comes in several frames, as far as it is there."""
         self._unreadable = 0
+        self._is_given_up = False
+        """Nobody waits for it to be connected any more."""
         self._closing: asyncio.TimerHandle | None = None
         self.is_congested = False
         self.said_goodbye = False
         """The other side has sent a close frame: it ends the connection on purpose."""
+
+    async def connect(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+        """To the server at a ws or wss URL. Raises TimeoutError, OSError, WSError. Cancelled, it is not
+        connected later either."""
+        try:
+            await ws_connect(
+                lambda: self,
+                url,
+                extra_headers=headers,
+                websocket_handshake_timeout=HANDSHAKE_WITHIN_S,
+                max_frame_size=self._max_message,
+                max_redirects=0,
+                enable_auto_ping=True,
+                auto_ping_idle_timeout=PING_AFTER_S,
+                auto_ping_reply_timeout=PONG_WITHIN_S,
+            )
+        except asyncio.CancelledError:
+            self._is_given_up = True  # picows goes on with the handshake
+            self.drop()
+            raise
 
     def message(self, message: bytes) -> None:
         raise NotImplementedError
@@ -91,6 +128,8 @@ class MessageSocket(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
+        if self._is_given_up:
+            self.drop()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type

@@ -6,15 +6,16 @@ import asyncio
 import base64
 import gc
 import os
+import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from hashlib import sha1
 
 import pytest
 from picows import WSMsgType
 
-from channels.voice import bridge as bridge_module
 from channels.voice import model_connection
 from channels.voice.call import audio_output as audible_module
 from channels.voice.call import dialogue as responses_module
@@ -184,8 +185,8 @@ class TestAModelThatStalls:
     async def test_while_nothing_is_asked_of_it_is_noticed_by_its_pings(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:  # V12
-        monkeypatch.setattr(bridge_module, "PING_AFTER_S", 0.3)
-        monkeypatch.setattr(bridge_module, "PONG_WITHIN_S", 0.3)
+        monkeypatch.setattr(sockets_module, "PING_AFTER_S", 0.3)
+        monkeypatch.setattr(sockets_module, "PONG_WITHIN_S", 0.3)
         async with scene() as s, FakeTwilioCall(s.bridge.url) as call:
             session = await s.model.session()
             await eventually(lambda: session.sent("response.done") != [])
@@ -211,7 +212,7 @@ class TestAModelThatStalls:
             await s.over("model_unreachable")
 
     async def test_whose_handshake_never_ends_leaves_no_socket(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bridge_module, "HANDSHAKE_WITHIN_S", 0.4)  # V12
+        monkeypatch.setattr(sockets_module, "HANDSHAKE_WITHIN_S", 0.4)  # V12
         book = Book()
         accepted: list[asyncio.StreamWriter] = []
 
@@ -229,6 +230,34 @@ class TestAModelThatStalls:
                     await call.closed()
                 await eventually(lambda: bridge.watcher.ended == ["model_unreachable"])
             await eventually(lambda: len(accepted) == 2 and all(each.is_closing() for each in accepted))
+            server.close()
+            await server.wait_closed()
+
+    async def test_whose_handshake_ends_after_its_caller_has_gone_keeps_no_session(self) -> None:  # V12
+        """It would be there as long as the model lets it be: picows answers its pings."""
+        ended = asyncio.Event()
+
+        async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            await eventually(lambda: book.asked == ["open", "closed"])
+            [key] = re.findall(r"(?i)sec-websocket-key: *(\S+)", head)
+            proof = base64.b64encode(sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest())
+            headers = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + proof
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\n" + headers + b"\r\n\r\n")
+            await reader.read()
+            writer.close()
+            ended.set()
+
+        book = Book()
+        async with nothing_left():
+            server = await asyncio.start_server(late, "127.0.0.1", 0)
+            port = server.sockets[0].getsockname()[1]
+            async with bridged(book, f"ws://127.0.0.1:{port}/v1/realtime") as bridge:
+                async with FakeTwilioCall(bridge.url) as call:
+                    await eventually(lambda: book.asked == ["open"])
+                    await call.hang_up()
+                await asyncio.wait_for(ended.wait(), 5)
+                assert bridge.watcher.ended == ["caller_hung_up"]
             server.close()
             await server.wait_closed()
 
