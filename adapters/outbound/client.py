@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import httpcore2
 
-from adapters.outbound.network import GuardedNetwork, Resolver, resolve
+from adapters.outbound.network import GuardedNetwork, Resolver, public_tls, resolve
 from adapters.outbound.policy import AllowList, Target, parse_target, redirect_target
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, UnusableAnswer
 
@@ -77,7 +77,7 @@ class GuardedClient:
     ) -> None:
         self._max_bytes = max_bytes
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=tls,
+            ssl_context=tls or public_tls(),
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_IDLE_CONNECTIONS,
             keepalive_expiry=IDLE_SECONDS,

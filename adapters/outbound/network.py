@@ -10,12 +10,15 @@ would otherwise keep the few threads in which a process resolves the names of it
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import cache
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 import httpcore2
+import httpx2
 
 from adapters.outbound.policy import AllowList, literal_address
 from flow_engine.ports.outbound import OutboundFailed
@@ -27,6 +30,14 @@ LOOKUP_WITHIN_S: Final = 5.0
 MOST_LOOKUPS: Final = 64
 MOST_OF_A_DOMAIN: Final = 8
 """Look-ups under way at once for names with the same last two labels: who answers for one answers for all."""
+
+
+@cache
+def public_tls(*, trust_env: bool = True) -> ssl.SSLContext:
+    """What TLS of this process is verified by: the public certificates or, with `trust_env`, those of
+    `SSL_CERT_FILE`. Read once: reading them takes 20 ms, in which nobody is served."""
+    return httpx2.create_ssl_context(trust_env=trust_env)
+
 
 Addresses: TypeAlias = Sequence[str]
 SystemLookup: TypeAlias = Callable[..., Sequence[tuple[Any, ...]]]

@@ -22,7 +22,7 @@ from mcp_types import CallToolResult, RequestParamsMeta, TextContent
 from pydantic import ValidationError
 
 from adapters.models.bounded_http import BoundedTransport
-from adapters.outbound.network import GuardedNetwork, Resolver, resolve
+from adapters.outbound.network import GuardedNetwork, Resolver, public_tls, resolve
 from adapters.outbound.policy import AllowList, parse_target
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused
 from flow_engine.values import JsonValue
@@ -93,9 +93,9 @@ class GuardedTransport(BoundedTransport):
     most_values = MOST_ANSWER_VALUES
 
     def __init__(self, allow: AllowList, resolver: Resolver = resolve) -> None:
-        super().__init__(trust_env=False)
+        super().__init__(verify=public_tls(trust_env=False), trust_env=False)
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=httpx2.create_ssl_context(trust_env=False),
+            ssl_context=public_tls(trust_env=False),
             max_connections=MOST_CONNECTIONS,
             network_backend=GuardedNetwork(allow, resolver),
         )
@@ -164,7 +164,7 @@ class McpConnections:
             http = httpx2.AsyncClient(
                 transport=GuardedTransport(self._allow)
                 if headers is None
-                else BoundedTransport(trust_env=False),
+                else BoundedTransport(verify=public_tls(trust_env=False), trust_env=False),
                 headers=headers or {},
                 trust_env=False,
                 follow_redirects=False,

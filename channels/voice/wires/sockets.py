@@ -19,6 +19,8 @@ from picows import (
     ws_connect,  # pyright: ignore[reportUnknownVariableType] - untyped keywords
 )
 
+from adapters.outbound.network import public_tls
+
 log: Any = structlog.get_logger("flow_engine.voice")
 
 MAX_LINE_MESSAGE = 1024 * 1024
@@ -72,6 +74,7 @@ class MessageSocket(WSListener):
             await ws_connect(
                 lambda: self,
                 url,
+                ssl_context=public_tls() if url.startswith("wss:") else None,
                 extra_headers=headers,
                 websocket_handshake_timeout=HANDSHAKE_WITHIN_S,
                 max_frame_size=self._max_message,

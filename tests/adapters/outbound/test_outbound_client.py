@@ -9,6 +9,7 @@ import ssl
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -35,6 +36,7 @@ from tests.adapters.outbound.local_server import (
     redirect,
     serving,
 )
+from tests.certificates import trusting
 
 pytestmark = pytest.mark.anyio
 
@@ -537,6 +539,17 @@ class TestTls:
                     await client.request("GET", "https://other.example/", timeout_s=LONG)
             assert asked == ["partner.example", "other.example"]
             assert len(server.requests) == 1
+
+    async def test_the_certificates_are_read_once_for_all_connections(self, tmp_path: Path) -> None:  # F45
+        """Reading them holds the process for 20 ms: each connection did."""
+        authorities = tmp_path / "authorities.pem"
+        authorities.write_bytes(PARTNER_PEM.read_bytes())
+        with trusting(authorities):
+            for _ in range(2):
+                async with partner(tls=self.server_tls([])) as (_server, client):
+                    reply = await client.request("GET", "https://partner.example/", timeout_s=LONG)
+                    assert reply.status == 200
+                authorities.unlink(missing_ok=True)
 
     async def test_a_certificate_of_an_unknown_authority_fails(self) -> None:  # F45
         async with partner(tls=self.server_tls([])) as (server, client):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ from channels.voice.testing.fake_realtime import FakeRealtime, Fault
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.script import Reaction, Say, Script
 from channels.voice.testing.sockets import eventually
+from tests.certificates import trusting
+from tests.channels.mail.dovecot import make_certificate
 from tests.channels.voice.books import Book, bridged
 
 pytestmark = pytest.mark.anyio
@@ -127,3 +131,26 @@ async def test_calls_that_run_when_the_program_ends_run_their_lifecycle() -> Non
             await call.closed()
         await settled(book)
         assert bridge.watcher.ended == ["shut_down"]
+
+
+async def test_the_certificates_are_read_once_for_all_models_connections(tmp_path: Path) -> None:  # V12
+    """Reading them holds all calls for 20 ms: each that began did."""
+    make_certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    asked: list[bytes] = []
+
+    async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(refuses, "127.0.0.1", 0, ssl=tls)
+    url = f"wss://localhost:{server.sockets[0].getsockname()[1]}/v1/realtime"
+    with trusting(tmp_path / "cert.pem"):
+        for _ in range(2):
+            async with bridged(Book(), url) as bridge, FakeTwilioCall(bridge.url) as call:
+                await call.closed(4.0)
+            (tmp_path / "cert.pem").unlink(missing_ok=True)
+    server.close()
+    assert len(asked) == 4, "two tries each"
