@@ -371,7 +371,7 @@ class FlowCallHandler:
         return Utterance(self._message_id(), self._now(), "bot", body, type, *names)
 
     def _settled(self, utterance: Utterance) -> None:
-        if utterance.src == "user":
+        if utterance.src == "user" and not self._has_ended:
             self._words.arrived(utterance)
             self._watch.after_user_turn()
 

@@ -545,6 +545,16 @@ class TestSilenceAndEnd:
             ended = [e for e in await call.system_events() if e["subtype"] == "contact_ended"]
         assert [event.get("by") for event in ended] == [by]  # F30
 
+    async def test_a_prompt_that_is_waited_for_is_nobody_s_after_the_end(self) -> None:  # V2
+        """The caller's last words arrive at the engine with the end, and would be looked for there."""
+        gate = Gate()
+        async with flow_call(health_booking(), engine=gate.client) as call:
+            await call.opened()
+            before = asyncio.all_tasks()
+            await call.user("Arrivederci")
+            await call.over()
+            assert asyncio.all_tasks() == before
+
     async def test_a_caller_who_leaves_while_the_contact_begins_leaves_none_behind(self) -> None:  # V2
         gate = Gate()
 
