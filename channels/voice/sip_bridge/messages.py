@@ -19,7 +19,7 @@ _SHORT: Mapping[str, str] = {
     "v": "via", "f": "from", "t": "to", "i": "call-id", "m": "contact", "l": "content-length",
     "c": "content-type", "k": "supported", "s": "subject",
 }  # fmt: skip
-_CHALLENGE = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|([^\s,"]+))')
+_CHALLENGE = re.compile(r'\b(\w+)\s*=\s*(?:"([^"]*)"|([^\s,"]+))')
 _HASHES = {"MD5": md5, "SHA-256": sha256}
 
 

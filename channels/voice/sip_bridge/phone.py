@@ -50,7 +50,7 @@ LONGEST_S = 3600
 
 _RECEIVED = re.compile(r";received=([^;\s]+)")
 _RPORT = re.compile(r";rport=([0-9]{1,5})")
-_ENTRY = re.compile(r'(?:"[^"]*"|<[^>]*>|[^,"<])+')
+_ENTRY = re.compile(r'(?:"[^"]*"|<[^<>]*>|[^,"<])+')
 _EXPIRES = re.compile(r">[^>]*;\s*expires\s*=\s*([0-9]+)", re.IGNORECASE)
 
 log: Any = structlog.get_logger("flow_engine.voice.sip_bridge")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from channels.voice.sip_bridge.messages import (
     write_message,
     write_response,
 )
-from channels.voice.sip_bridge.phone import granted_s
+from channels.voice.sip_bridge.phone import EXPIRES_S, granted_s
 
 INVITE = (
     b"INVITE sip:desk@192.0.2.4 SIP/2.0\r\nVia: SIP/2.0/UDP a;branch=1\r\nv: SIP/2.0/UDP b;branch=2\r\n"
@@ -190,3 +192,13 @@ def test_other_media_than_the_audio_are_refused_where_they_stand() -> None:  # V
 def test_a_message_is_read_as_it_was_written() -> None:  # V13
     message = read_message(write_message("OPTIONS sip:a SIP/2.0", [("call-id", "1")], b"body"))
     assert (message.method, message.first("call-id"), message.body) == ("OPTIONS", "1", b"body")
+
+
+def test_no_answer_of_a_server_takes_quadratic_time() -> None:  # V13
+    """Its calls would be silent for half a minute."""
+    began = time.process_time()
+    with pytest.raises(NotSip):
+        credentials(f"Digest {'a' * 60_000}", "a", "b", "REGISTER", "sip:c", "d")
+    contacts = f"SIP/2.0 200 OK\r\ncontact: {'<' * 60_000}\r\n\r\n"
+    assert granted_s(read_message(contacts.encode()), OWN) == EXPIRES_S
+    assert time.process_time() - began < 1
