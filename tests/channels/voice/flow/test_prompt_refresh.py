@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +37,13 @@ class TestWhatStands:
                 assert (later != first, without_clock(later)) == (True, without_clock(first))
             await scene.written(entry("var_string", "room 8"))
             assert without_clock((await scene.prompt())["prompt"]) != without_clock(first)
+
+    def test_a_long_line_of_moments_takes_a_moment(self) -> None:  # F24
+        """As the values of a user may make it. All other calls wait meanwhile."""
+        began = time.process_time()
+        line = "x" + " 2026-01-15, 09:31 (a" * 1_000
+        assert line in without_clock(f"{line}\nThursday 2026-01-15, 09:31 (UTC)\n5 min\n\nmemory")
+        assert time.process_time() - began < 1
 
     @pytest.mark.parametrize("language", ["en-US", "it-IT", "es-ES"])
     async def test_the_day_alone_changes_nothing_either(self, language: str) -> None:  # F24
