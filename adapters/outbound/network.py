@@ -35,8 +35,12 @@ MOST_OF_A_DOMAIN: Final = 8
 @cache
 def public_tls(*, trust_env: bool = True) -> ssl.SSLContext:
     """What TLS of this process is verified by: the public certificates or, with `trust_env`, those of
-    `SSL_CERT_FILE`. Read once: reading them takes 20 ms, in which nobody is served."""
-    return httpx2.create_ssl_context(trust_env=trust_env)
+    `SSL_CERT_FILE`. Read once: reading them takes 20 ms, in which nobody is served. Where they cannot be
+    read, every certificate is refused."""
+    try:
+        return httpx2.create_ssl_context(trust_env=trust_env)
+    except OSError:
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 Addresses: TypeAlias = Sequence[str]

@@ -551,6 +551,16 @@ class TestTls:
                     assert reply.status == 200
                 authorities.unlink(missing_ok=True)
 
+    async def test_without_certificates_plain_http_is_sent_all_the_same(self, tmp_path: Path) -> None:  # F45
+        with trusting(tmp_path / "nothing.pem"):
+            async with partner() as (_server, client):
+                reply = await client.request("GET", "http://partner.example/", timeout_s=LONG)
+                assert reply.status == 200
+            async with partner(tls=self.server_tls([])) as (server, client):
+                with pytest.raises(OutboundFailed):
+                    await client.request("GET", "https://partner.example/", timeout_s=LONG)
+                assert server.requests == []
+
     async def test_a_certificate_of_an_unknown_authority_fails(self) -> None:  # F45
         async with partner(tls=self.server_tls([])) as (server, client):
             with pytest.raises(OutboundFailed):
