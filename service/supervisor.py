@@ -25,7 +25,7 @@ import orjson
 import structlog
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 
-from flow_engine.errors import RetryLater
+from flow_engine.errors import CallTheOperator, RetryLater
 from service.observing import OWN_GAUGES
 
 GRACE_S = 25.0
@@ -106,13 +106,19 @@ class Supervisor:
                 while self._workers or self._starts_at:
                     for slot in [slot for slot, at in self._starts_at.items() if at <= time.monotonic()]:
                         del self._starts_at[slot]
-                        self._start(slot)
+                        try:
+                            self._start(slot)
+                        except (OSError, CallTheOperator) as error:  # no room for one at the moment
+                            if not self._served:
+                                raise
+                            log.error("worker_not_started", worker=slot, reason=str(error))
+                            self._close_socket(slot)
+                            self._starts_at[slot] = time.monotonic() + BACKOFF_S[-1]
                     channels = (worker.channel for worker in self._workers if worker.channel is not None)
-                    ends = (worker.process.sentinel for worker in self._workers)
                     killed_at = (worker.killed_at for worker in self._workers)
                     until = min([*self._starts_at.values(), self._collect_until, *killed_at])
                     left_s = None if until == float("inf") else max(0.0, until - time.monotonic())
-                    wait([woken, *channels, *ends], left_s)
+                    wait([woken, *channels, *(worker.process.sentinel for worker in self._workers)], left_s)
                     with suppress(BlockingIOError):
                         woken.recv(4096)
                     while self._signals:
@@ -148,12 +154,10 @@ class Supervisor:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the supervisor hears it too
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             # Else nobody would notice the supervisor's end, and the sockets of others would never close.
-            for channel in (ours, *(other.channel for other in self._workers)):
-                if channel is not None:
-                    channel.close()
-            for other in self._sockets:
-                if other is not None and other is not listening:
-                    other.close()
+            others = (each for each in self._sockets if each is not listening)
+            for inherited in (ours, *(worker.channel for worker in self._workers), *others):
+                if inherited is not None:
+                    inherited.close()
             self._serve(listening, theirs)
 
         process = multiprocessing.get_context("fork").Process(target=work, name=f"worker-{slot}")
@@ -209,8 +213,7 @@ class Supervisor:
             self._all_ready = lambda: None
 
     def _stop(self) -> None:
-        left_s = 0.0 if self._stopping else GRACE_S
-        self._stopping = True
+        left_s, self._stopping = 0.0 if self._stopping else GRACE_S, True
         self._starts_at.clear()
         for slot in range(len(self._sockets)):
             self._close_socket(slot)
@@ -247,10 +250,9 @@ class Supervisor:
         """What it has counted stays: a sum that falls would be taken for one that began anew."""
         if worker.channel is not None:
             worker.channel.close()
-            worker.channel = None
             kept = [family for family in worker.counted if family[2] != "gauge"]
             self._counted_before = merged_families([self._counted_before, kept])
-            worker.counted = []
+            worker.channel, worker.counted = None, []
             self._asked.discard(worker)
 
     def _answer_if_collected(self) -> None:
@@ -264,8 +266,8 @@ class Supervisor:
             # Who is late does not read either: it would hold this process up.
             asking = [worker for worker in self._asking if worker not in self._asked]
             self._asking, self._collect_until = [], float("inf")
-            families = merged_families([self._counted_before, *(each.counted for each in self._workers)])
-            text = exposition(families)
+            counted = [self._counted_before, *(each.counted for each in self._workers)]
+            text = exposition(merged_families(counted))
             for worker in asking:
                 _send(worker, MERGED + text)
 
@@ -326,13 +328,11 @@ class ChannelEnd:
 
 
 def _send(worker: _Worker, message: bytes) -> bool:
-    if worker.channel is None:
-        return False
-    try:
-        worker.channel.send_bytes(message)
-    except OSError:  # it has just ended
-        return False
-    return True
+    with suppress(OSError):  # it has just ended
+        if worker.channel is not None:
+            worker.channel.send_bytes(message)
+            return True
+    return False
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -125,6 +126,18 @@ def test_a_worker_that_dies_is_started_again_ever_later_and_the_log_says_so(tmp_
         assert {(event["status"], event["level"]) for event in ended} == {(-9, "warning")}
         if ended[0]["worker"] == ended[1]["worker"]:
             assert [event["again_in_s"] for event in ended] == [0.1, 0.5]
+
+
+def test_a_worker_that_cannot_be_started_again_leaves_the_others_serving(tmp_path: Path) -> None:
+    """As where the machine has no room for another process: all were killed at once."""
+    with running(tmp_path) as workers:
+        victim, other = sorted(workers.pids(2))
+        files = len(os.listdir(f"/proc/{workers.process.pid}/fd"))
+        resource.prlimit(workers.process.pid, resource.RLIMIT_NOFILE, (files - 1, files + 50))
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: workers.events("worker_not_started") != [])
+        assert is_alive(other)
+        assert workers.pids(1) == {other}
 
 
 def test_a_hangup_signal_renews_all_workers_and_those_before_finish_their_requests(tmp_path: Path) -> None:
