@@ -19,9 +19,12 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 import httpcore2
 import httpx2
+import structlog
 
 from adapters.outbound.policy import AllowList, literal_address
 from flow_engine.ports.outbound import OutboundFailed
+
+log: Any = structlog.get_logger("flow_engine.outbound")
 
 MAX_ATTEMPTS: Final = 4
 """A name with many addresses must not turn one call into many attempts."""
@@ -39,7 +42,8 @@ def public_tls(*, trust_env: bool = True) -> ssl.SSLContext:
     read, every certificate is refused."""
     try:
         return httpx2.create_ssl_context(trust_env=trust_env)
-    except OSError:
+    except OSError as error:
+        log.error("certificates_unreadable", setting="SSL_CERT_FILE", reason=str(error))
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.outbound.client import MAX_CONNECTIONS, MAX_REDIRECTS, GuardedClient
 from adapters.outbound.network import MAX_ATTEMPTS
@@ -552,7 +553,7 @@ class TestTls:
                 authorities.unlink(missing_ok=True)
 
     async def test_without_certificates_plain_http_is_sent_all_the_same(self, tmp_path: Path) -> None:  # F45
-        with trusting(tmp_path / "nothing.pem"):
+        with trusting(tmp_path / "nothing.pem"), capture_logs() as logs:
             async with partner() as (_server, client):
                 reply = await client.request("GET", "http://partner.example/", timeout_s=LONG)
                 assert reply.status == 200
@@ -560,6 +561,9 @@ class TestTls:
                 with pytest.raises(OutboundFailed):
                     await client.request("GET", "https://partner.example/", timeout_s=LONG)
                 assert server.requests == []
+        assert [(line["event"], line["setting"]) for line in logs] == [
+            ("certificates_unreadable", "SSL_CERT_FILE")
+        ]
 
     async def test_a_certificate_of_an_unknown_authority_fails(self) -> None:  # F45
         async with partner(tls=self.server_tls([])) as (server, client):
