@@ -364,7 +364,8 @@ class TestTransfer:
             assert book.controls is not None
             book.controls.switch_task(SessionSettings("x"), "Say that you put them through.")
             book.controls.transfer("+33199999999")
-            await eventually(lambda: book.ending is not None)
+            await eventually(lambda: watcher.ended != [])  # which is told last
+            assert book.ending is not None
             assert sip.asked("rtc_1") == ["accept", "refer"]
             assert sip.requests[-1].body == {"target_uri": "tel:+33199999999"}
             assert len(session.sent("output_audio_buffer.stopped")) == 2
