@@ -213,7 +213,8 @@ class Supervisor:
             self._all_ready = lambda: None
 
     def _stop(self) -> None:
-        left_s, self._stopping = 0.0 if self._stopping else GRACE_S, True
+        left_s = 0.0 if self._stopping else GRACE_S
+        self._stopping = True
         self._starts_at.clear()
         for slot in range(len(self._sockets)):
             self._close_socket(slot)

@@ -21,6 +21,8 @@ _SHORT_ANSWER = 4
 """Words up to which an answer is to the point: a number in it needs no word of the variable beside it."""
 _OLDEST = 130
 """Years that somebody may have."""
+TO_A_REFERENCE = r"(?:'s|[:#])?(?: [\w.']{1,12}){0,3}[ :#]*$"
+"""From what names a reference to its digits, "order number is": three words at most. A pattern."""
 _WORD = re.compile(r"[^\W\d_]+")
 _CLAUSE_END = re.compile(r"[.;?!]|, ")
 
@@ -171,8 +173,7 @@ class _Patterns:
     def __init__(self, vocabulary: Vocabulary) -> None:
         turns = vocabulary.turns
         before = alternation(vocabulary.topics["reference"].before)
-        # "order number is " and the like, with at most three words between the reference and its digits.
-        self.reference = re.compile(before + r"(?:'s|[:#])?(?: [\w.']{1,12}){0,3}[ :#]*$")
+        self.reference = re.compile(before + TO_A_REFERENCE)
         taken_back = alternation((*turns.corrections, *turns.plain_no))
         self.correction = re.compile(rf"{alternation(turns.conditionals)}|(?P<taken_back>{taken_back})")
         # From a range's first word to its last: what stands right behind belongs to it. `#` is the first end.

@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Literal
 
-from adapters.extraction.context import Mention, in_range
+from adapters.extraction.context import TO_A_REFERENCE, Mention, in_range
 from adapters.extraction.vocabulary import (
     Vocabulary,
     alternation,
@@ -45,16 +45,12 @@ class _Patterns:
         # "Due chili e mezzo".
         self.part_more = re.compile(rf"(?: \w{{2,12}})? (?P<part>{alternation(words.part_more)})")
         self.parts = right_after(words.parts)
-        # A reference may stand up to three words ahead ("order number is"), other topics right beside.
+        # A reference may stand further ahead, other topics right beside.
         self.topics = {
             name: (
                 re.compile(
                     alternation(topic.before)
-                    + (
-                        r"(?:'s|[:#])?(?: [\w.']{1,12}){0,3}[ :#]*$"
-                        if name == "reference"
-                        else r" ?(?:\w{1,4} )?$"
-                    )
+                    + (TO_A_REFERENCE if name == "reference" else r" ?(?:\w{1,4} )?$")
                 ),
                 re.compile(r" ?" + alternation(topic.after)),
             )
