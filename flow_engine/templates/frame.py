@@ -3,7 +3,9 @@
 Steps are the deterministic bound: one for each operation of a loop's body, each element visited and
 each 64 characters handled, so the same template with the same values is cut at the same place everywhere.
 The CPU clock is the second bound, for slow machines. Both are checked before work is done, never by
-interrupting it.
+interrupting it. Of a stretch between two looks at the clock no more counts than the work may have taken: a
+collection of garbage and a virtual machine that is not run are CPU time of this thread too, and would cut
+the texts of whoever is talking then.
 """
 
 import time
@@ -18,6 +20,10 @@ _FOR_MARKERS = 200
 """Bytes of the output that stay free for the marker of a cut."""
 _LOOK_EVERY = 1_000
 """Steps between two looks at the clock; a look is a system call."""
+_SLOWEST_STRETCH = MAX_CPU_SECONDS / 5
+"""Seconds that so many steps count at most, and what is done between two texts."""
+_SLOWEST_CHARACTER = 1e-6
+"""Seconds that the compiling of a character counts at most; the densest source takes a third."""
 _CHARACTERS_A_STEP = 64
 
 
@@ -43,18 +49,29 @@ class Allowance:
     rendering of the same may become longer.
     """
 
-    __slots__ = ("bytes_left", "clock", "cut", "deadline", "steps_left")
+    __slots__ = ("_clock", "_looked_at", "bytes_left", "cut", "seconds_left", "steps_left")
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
-        self.clock = clock
-        self.deadline = clock() + MAX_ENTRY_CPU_SECONDS
+        self._clock = clock
+        self._looked_at = clock()
+        self.seconds_left = MAX_ENTRY_CPU_SECONDS
         self.steps_left = MAX_ENTRY_STEPS
         self.bytes_left = MAX_ENTRY_OUTPUT_BYTES
         self.cut = False
 
+    def look(self, most: float = _SLOWEST_STRETCH) -> None:
+        """Pay for the time since the look before, at most `most` seconds."""
+        now = self._clock()
+        self.seconds_left -= min(now - self._looked_at, most)
+        self._looked_at = now
+
+    def compiled(self, source: str) -> None:
+        """Pay for the time that the compiling of `source` took."""
+        self.look(_SLOWEST_STRETCH + _SLOWEST_CHARACTER * len(source))
+
     @property
     def is_spent(self) -> bool:
-        return self.steps_left <= 0 or self.bytes_left <= _FOR_MARKERS or self.clock() > self.deadline
+        return self.steps_left <= 0 or self.bytes_left <= _FOR_MARKERS or self.seconds_left < 0
 
 
 class Budget:
@@ -64,11 +81,11 @@ class Budget:
     output in characters.
     """
 
-    __slots__ = ("_clock", "_deadline", "_look_at", "met_absent", "steps_left")
+    __slots__ = ("_allowance", "_look_at", "_seconds_for_others", "met_absent", "steps_left")
 
     def __init__(self, allowance: Allowance) -> None:
-        self._clock = allowance.clock
-        self._deadline = min(allowance.clock() + MAX_CPU_SECONDS, allowance.deadline)
+        self._allowance = allowance
+        self._seconds_for_others = max(0.0, allowance.seconds_left - MAX_CPU_SECONDS)
         self.steps_left = min(MAX_STEPS, allowance.steps_left)
         self._look_at = self.steps_left - _LOOK_EVERY
         self.met_absent = False
@@ -80,7 +97,8 @@ class Budget:
         if self.steps_left < self._look_at:
             if self.steps_left < 0:
                 raise OutOfBudget(f"more than {MAX_STEPS} steps")
-            if self._clock() > self._deadline:
+            self._allowance.look()
+            if self._allowance.seconds_left < self._seconds_for_others:
                 raise OutOfBudget(f"more than {MAX_CPU_SECONDS * 1000:.0f} ms")
             self._look_at = self.steps_left - _LOOK_EVERY
 

@@ -311,7 +311,9 @@ def render_source(source: str, scope: TemplateScope, allowance: Allowance) -> Re
     if allowance.is_spent:
         allowance.cut = True
         return Rendering("[template cut: the texts of this task take too long]", whole=False)
-    return compile_template(source, lenient=True).render(scope, allowance)
+    template = compile_template(source, lenient=True)
+    allowance.compiled(source)
+    return template.render(scope, allowance)
 
 
 def lint_template(
