@@ -9,7 +9,8 @@ A JSON list of objects, or an object that holds the list as `agents` or `restaur
     sipDomain                host or host:port of its server
     sipUsername, sipPassword of an account that no other agent has
     publicUrl                where the carrier reaches this agent, https://host[:port][/path]
-    phoneNumber              the number that callers dial, by which a shared address finds the agent
+    phoneNumber              the number that callers dial, by which a shared address finds the agent; no other
+                             agent has it
     webhookSecret            what OpenAI signs this agent's webhooks with, whsec_...
 
 Properties beside these are ignored: the list serves others as well.
@@ -118,6 +119,8 @@ def read_agents(body: bytes) -> AgentsList:
             taken[read.id.casefold()] = read.id
             if read.sip is not None:
                 taken[_account(read.sip)] = read.id
+            if read.phone_number is not None:
+                taken["number", read.phone_number] = read.id
         else:
             refused.append(read)
     return AgentsList(tuple(agents), tuple(refused))
@@ -155,6 +158,10 @@ def _entry(entry: JsonValue, place: tuple[str | int, ...], taken: Mapping[Hashab
     if sip is not None and not fields.problems and (other := taken.get(_account(sip))) is not None:
         problem = f"is the account of {other!r}: a call of it would ring at both"
         fields.complain("sipUsername", "duplicate_account", problem)
+    if number is not None and (other := taken.get(("number", number))) is not None:
+        fields.complain(
+            "phoneNumber", "duplicate_number", f"is the number of {other!r}, which gets its calls"
+        )
     if agent_id is None or name is None or kind is None or fields.problems:
         return Refused(agent_id, tuple(fields.problems))
     return Listed(agent_id, name, kind, sip, public_url, secret, number)

@@ -65,6 +65,15 @@ class TestAnEntry:
         assert [problem.pointer for problem in refused.problems] == [f"/0/{name}"]
         assert "base64" not in str(refused) or name == "webhookSecret"
 
+    def test_has_a_number_that_no_other_has(self) -> None:  # 23
+        """The calls of one restaurant would be answered by another."""
+        entries = [entry("a", phoneNumber="+33 1 23"), entry("b", phoneNumber="+33123"), entry("c")]
+        told = read_agents(orjson.dumps([*entries, entry("d", phoneNumber="+33124")]))
+        assert [agent.id for agent in told.agents] == ["a", "c", "d"]
+        [refused] = told.refused
+        assert (refused.id, refused.problems[0].pointer) == ("b", "/1/phoneNumber")
+        assert "'a'" in refused.problems[0].message
+
 
 @pytest.mark.parametrize(
     ("setting", "several", "url"),
