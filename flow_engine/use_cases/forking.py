@@ -6,7 +6,7 @@ messages included; the time that was left for a transfer is left again. From the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -144,10 +144,8 @@ class Forks:
         tag = head.tag if head is not None and head.started_at == session.started_at else None
         # The messages up to the entry, as far as entries of them are kept.
         told: list[DialogueTurn] = []
-        seq, language = entries[-1].seq, ""
-        async for entry in every_entry(self._journal, original):
-            if entry.seq > seq:
-                break
+        language = ""
+        async for entry in self._that_led_to(original, entries[-1].seq):
             before = language
             if entry.base is not None and entry.base.session is not None:
                 before = entry.base.session.language
@@ -165,6 +163,24 @@ class Forks:
             turns=tuple(turn for turn in told if turn.contact_id in contacts),
         )
         return state, tag
+
+    async def _that_led_to(self, conversation: ConversationRef, seq: int) -> AsyncGenerator[JournalEntry]:
+        """The entries up to that one, ascending, after those of what the conversation was forked from."""
+        ways, until = list[tuple[ConversationRef, int]](), None
+        while first := await self._journal.after(conversation, 0, at_most=1):
+            began = first[0]
+            if until is not None and began.at > until:  # another one of that id, begun since
+                break
+            ways.append((conversation, seq))
+            if began.input["op"] != "fork":
+                break
+            asked, until = cast("Mapping[str, Any]", began.input), began.at
+            conversation, seq = ConversationRef(conversation.tenant_id, asked["conversationId"]), asked["seq"]
+        for each, last in reversed(ways):
+            async for entry in every_entry(self._journal, each):
+                if entry.seq > last:
+                    break
+                yield entry
 
     async def _moved(
         self, runner: ConversationalFlowRunner, version_id: str, mapping: Mapping[str, str]

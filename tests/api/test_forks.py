@@ -222,6 +222,19 @@ class TestGoingOn:
         assert (await scene.say("m-2", "Good morning", conversationId="other")).json()["duplicate"] is True
         assert (await scene.say("m-3", "Another", conversationId="other")).json()["duplicate"] is False
 
+    async def test_so_it_is_to_a_fork_of_it(self, scene: Scene) -> None:  # journal: fork
+        await scene.started()
+        await scene.say("m-1", "Buongiorno", language="it-IT")
+        await forked(scene, 2)
+        await scene.say("m-2", "Good morning", conversationId="other")
+        body = {"atRevision": 2, "conversationId": "third"}
+        assert (await scene.post("/v1/conversations/other/fork", body)).status_code == 201
+        before = await scene.memory.conversations.load(FORK, with_turns=True)
+        third = ConversationRef("default", "third")
+        after = await scene.memory.conversations.load(third, with_turns=True)
+        assert [turn.message_id for turn in after.turns] == ["m-1", "m-2"]
+        assert after.turns == before.turns
+
     async def test_of_one_started_anew_only_what_came_since_is_known(self) -> None:
         async with open_scene(clinic()) as scene:
             await scene.started()
