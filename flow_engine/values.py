@@ -198,9 +198,9 @@ def canonical(
 
 def listed(items: Iterable[object], most: int = _LISTED) -> str:
     """The alternatives of a message: `'a', 'b'`, cut after `most` with the count of the rest. One line."""
-    every = [repr(item) for item in items]
+    every = [*items]
     rest = len(every) - most
-    return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "") if every else "none"
+    return ", ".join(map(repr, every[:most])) + (f" and {rest} more" if rest > 0 else "") if every else "none"
 
 
 def whole_number_in(text: str) -> int | None:

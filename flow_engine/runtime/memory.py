@@ -209,6 +209,7 @@ def prepare_tool_writes(
         if first_at.setdefault(spec.id, at) != at:
             other = f"variable {spec.name!r} is already in entry {first_at[spec.id]} of this batch"
             findings.append(_finding(at, "varId", "variable_twice", f"{other}; accepted is one entry each"))
+            continue  # a value is compared with all members of an enum: once for each variable
         try:
             value = values.canonical(spec, write.value, default_region=default_region, timezone=timezone)
         except values.ValueRejected as refused:

@@ -201,6 +201,16 @@ class TestToolWrites:
         assert first.message.startswith("there is no variable 'of custommer 0'; nearest are 'of customer 0'")
         assert last.message.endswith("'of customer 114', 'of customer 115' and 980 more")
 
+    def test_a_thousand_values_for_a_large_enum_are_refused_in_a_moment(self) -> None:
+        specs = VariableIndex([VariableSpec("e", "e", "enum", enum_values=tuple(range(20_000)))])
+        began = time.process_time()
+        with pytest.raises(CorrectTheInput) as raised:
+            prepare_tool_writes([write("e", "0.5")] * 1_000, specs=specs, contacts={"c1"}, now=NOW)
+        assert time.process_time() - began < 5
+        first, *others = raised.value.findings  # F19
+        assert first.message.endswith("18, 19 and 19980 more")
+        assert {found.code for found in others} == {"variable_twice"}
+
     @pytest.mark.parametrize("author", ["convMiner", " convminer ", "CONVMINER"])
     def test_no_tool_can_pass_for_the_miner(self, author: str) -> None:
         assert findings(write("v2", 1, updated_by=author)) == [("/0/updatedBy", "updated_by_reserved")]  # F19
