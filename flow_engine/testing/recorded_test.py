@@ -171,6 +171,8 @@ def _verdict(entry: RecordedEntry, before: Moment) -> bool | str | None:
     runner, outcome = before.runner, entry.outcome
     if runner is None or not runner.multi_contact or runner.closure.custom_handler is None:
         return None
-    if runner.expired or entry.input.get("contactId") != runner.session.active_contact_id:
+    deadline = runner.session.deadline  # which passed by the time of the entry, not of the one before
+    expired = deadline is not None and entry.at >= deadline
+    if expired or entry.input.get("contactId") != runner.session.active_contact_id:
         return None
     return "fails" if outcome.get("handler") is not None else outcome.get("closes") is True

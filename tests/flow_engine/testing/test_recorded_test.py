@@ -109,6 +109,18 @@ async def test_it_fails_where_another_version_takes_another_path(tmp_path: Path,
     assert failure.messages[0].startswith("refused: expected missing_variables, but change_task went through")
 
 
+async def test_an_end_after_the_time_limit_asked_no_handler(tmp_path: Path) -> None:  # journal: as-test
+    document = over_many_contacts()
+    async with open_scene(document, answers={HANDLER: [OutboundReply(200, b"false")]}) as scene:
+        await scene.started()
+        scene.clock.advance(hours=3)
+        assert (await scene.end()).json()["status"] == "closed"
+        recording = await recorded(scene)
+    text = await in_a_thread(as_test, tmp_path, recording, document)
+    assert "closes" not in text
+    assert await in_a_thread(played, tmp_path, text) is None
+
+
 async def test_a_sensitive_value_is_replaced(tmp_path: Path) -> None:
     document = clinic()
     document["variables"][0]["sensitive"] = True
