@@ -8,7 +8,7 @@
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Final, TypeAlias, cast
@@ -33,7 +33,8 @@ MOST_AT_ONCE: Final = 64
 DEEPEST: Final = 200
 """Levels of JSON that are looked into; what lies deeper is masked as a whole."""
 LONGEST_NUMBER: Final = 100
-"""Characters of a value that is looked for digit by digit; a longer one is a word like any other."""
+"""Characters of a value that is looked for digit by digit; a longer one is a word like any other. It is also
+the longest that gets a pattern: making one takes a thousand times as long as looking for a text."""
 PHONE_TAIL: Final = 8
 """Digits by which a phone number is known again, with or without its prefix."""
 
@@ -41,7 +42,7 @@ _SEPARATOR = r"[\s.,/_·\-\u00ad\u200b\u2010-\u2015\u2060]{0,3}"
 _BLANKS = r"\s+"
 _DIGITS = re.compile(rf"\d(?:{_SEPARATOR}\d)+")
 _NUMBER_LIKE = re.compile(rf"\+?\d(?:{_SEPARATOR}\d)*")
-_DIGIT_GROUP, _WORD = re.compile(r"\d+"), re.compile(r"\w+")
+_DIGIT_GROUP, _WORD, _SOLID = re.compile(r"\d+"), re.compile(r"\w+"), re.compile(r"\S+")
 _SHORTEST_CARD, _LONGEST_CARD = 13, 19
 
 
@@ -119,8 +120,23 @@ class Secrets:
             return text
         if len(found) > MOST_AT_ONCE:
             return MASKS[True]
+        plain = " ".join(_folded(text).split())
+        found = [each for each in found if _is_number(each) or _folded(each) in plain]
         found.sort(key=lambda each: (-len(each), each))
-        return _search(tuple(found)).sub(lambda hit: self._masks[found[(hit.lastindex or 1) - 1]], text)
+        long = [each for each in found if len(each) > LONGEST_NUMBER]
+        short = tuple(found[len(long) :])
+        parts: list[str] = []
+        done = 0
+        for start, end, value in _quotes_of(long, text) if long else ():
+            parts += (self._without(text[done:start], short), self._masks[value])
+            done = end
+        return "".join((*parts, self._without(text[done:], short)))
+
+    def _without(self, text: str, found: tuple[str, ...]) -> str:
+        """The same with masks in place of these values, none of which is long."""
+        if not found:
+            return text
+        return _search(found).sub(lambda hit: self._masks[found[(hit.lastindex or 1) - 1]], text)
 
     def json(self, value: object) -> object:
         """The same JSON with masks in its texts, and in place of its numbers; names of properties stay."""
@@ -185,6 +201,32 @@ def _marks_in(text: str) -> set[str]:
 def _folded(text: str) -> str:
     """Alike for all that `re.IGNORECASE` takes for the same, which includes the Turkish letters i."""
     return text.replace("\u0130", "i").replace("\u0131", "i").casefold()
+
+
+def _quotes_of(values: Iterable[str], text: str) -> Sequence[tuple[int, int, str]]:
+    """Where a text quotes which of these values, from left to right; of two that overlap the one that comes
+    first in `values`. They have no digits that may be written otherwise."""
+    words, places = list[str](), list[int]()
+    for word in _SOLID.finditer(text):
+        if words:
+            places.append(word.start() - 1)
+        words.append(_folded(word.group()))
+        if len(words[-1]) == len(word.group()):
+            places += range(*word.span())
+        else:  # some letters are two when they are folded
+            for at, letter in enumerate(word.group(), word.start()):
+                places += [at] * len(_folded(letter))
+    plain = " ".join(words)
+    found: list[tuple[int, int, str]] = []
+    for value in values:
+        wanted, at = _folded(value), -1
+        while (at := plain.find(wanted, at + 1)) >= 0:
+            start, end = places[at], places[at + len(wanted) - 1] + 1
+            within_a_word = _WORD.match(text, end) or (start and _WORD.match(text[start - 1]))
+            if not within_a_word and all(end <= other[0] or other[1] <= start for other in found):
+                found.append((start, end, value))
+                at += len(wanted) - 1
+    return sorted(found)
 
 
 @lru_cache(maxsize=256)

@@ -170,6 +170,33 @@ class TestValues:
         monkeypatch.setattr(masking, "_search", None)
         assert known.text("needlitis of the knee") == "needlitis of the knee"
 
+    def test_long_values_are_found_in_a_moment_however_many_a_text_may_quote(self) -> None:
+        spec = VariableSpec("v", "v", "custom", sensitive="health")
+        notes = [f"electrocardiographically {'no finding ' * 2_500}{number:02}" for number in range(60)]
+        began = time.process_time()
+        known = Secrets([(spec, [{"note": note} for note in notes])])
+        assert known.json(notes) == ["[hidden health]"] * 60
+        assert (
+            known.text(f"{notes[7]}, {notes[8]}x, {notes[9]}")
+            == f"[hidden health], {notes[8]}x, [hidden health]"
+        )
+        assert time.process_time() - began < 5
+
+    @given(
+        letters=st.lists(QUOTABLE, min_size=60, max_size=80),
+        before=QUOTABLE,
+        after=QUOTABLE,
+        gap=st.sampled_from([" ", "  ", ".\n", "x", ""]),
+    )
+    def test_a_long_value_is_found_where_a_pattern_would(
+        self, letters: list[str], before: str, after: str, gap: str
+    ) -> None:
+        value = " ".join(f"a {''.join(letters)} b".replace("ß", "s").split())
+        value = " ".join([value] * (1 + 101 // len(value)))
+        told = gap.join((before, value.replace(" ", " \n"), after, value.swapcase(), value[1:], after))
+        expected = re.sub(quotes_of(value), "[hidden identity]", told, flags=re.IGNORECASE)
+        assert secrets(value).text(told) == expected
+
     def test_a_value_of_many_digits_is_found_in_a_moment(self) -> None:
         began = time.process_time()
         assert secrets("7" * 30_000).text(f"it is {'7' * 30_000}.") == "it is [hidden identity]."
