@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final, TypeAlias, cast
 
-from flow_engine.values import VALUE_KINDS, JsonValue, VariableSpec, agree
+from flow_engine.values import VALUE_KINDS, JsonValue, VariableSpec, what_is_told
 from flow_engine.vocabulary import SensitiveKind
 
 Sensitivity: TypeAlias = "bool | SensitiveKind"
@@ -58,7 +58,7 @@ class StandIns:
     the same for those that agree, so that it shows which do, and no more."""
 
     def __init__(self) -> None:
-        self._met: dict[str, list[JsonValue]] = {}
+        self._met: dict[str, dict[object, int]] = {}
 
     def __call__(self, spec: VariableSpec | None, value: JsonValue) -> JsonValue:
         """None stays None. Never raises."""
@@ -67,10 +67,8 @@ class StandIns:
             return masked
         number = 0
         if spec.precedence is not None:
-            met = self._met.setdefault(spec.id, [])
-            if not any(agree(value, other) for other in met):
-                met.append(value)
-            number = next(i for i, other in enumerate(met) if agree(value, other))
+            met = self._met.setdefault(spec.id, {})
+            number = met.setdefault(what_is_told(value), len(met))
         if spec.type == "enum" and spec.enum_values:
             return [*spec.enum_values][number % len(spec.enum_values)]
         hidden = VALUE_KINDS[spec.type].hidden_as

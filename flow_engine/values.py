@@ -152,11 +152,17 @@ class ValueRejected(Exception):
         self.message = message
 
 
+def what_is_told(value: JsonValue) -> object:
+    """The same, and hashable, for canonical values that tell the same: texts by their words, since nobody
+    says capitals."""
+    if isinstance(value, str):
+        return (*value.casefold().split(),)
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if isinstance(value, dict | list) else value
+
+
 def agree(one: JsonValue, other: JsonValue) -> bool:
-    """Whether two canonical values tell the same: texts by their words, since nobody says capitals."""
-    if isinstance(one, str) and isinstance(other, str):
-        return one.casefold().split() == other.casefold().split()
-    return one == other
+    """Whether two canonical values tell the same."""
+    return what_is_told(one) == what_is_told(other)
 
 
 def canonical(

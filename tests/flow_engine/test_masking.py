@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flow_engine import masking
-from flow_engine.masking import DEEPEST, MASKS, MOST_AT_ONCE, Secrets, cards_masked, shown, without_cards
+from flow_engine.masking import (
+    DEEPEST,
+    MASKS,
+    MOST_AT_ONCE,
+    Secrets,
+    StandIns,
+    cards_masked,
+    shown,
+    without_cards,
+)
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.privacy import values_known
@@ -241,6 +250,15 @@ def test_each_kind_has_its_mask_and_what_is_missing_none() -> None:
         assert (shown(spec, "x"), shown(spec, False), shown(spec, None)) == (mask, mask, None)
     plain = VariableSpec("v", "v", "string")
     assert (shown(plain, "x"), shown(None, "x")) == ("x", "x")
+
+
+def test_values_that_agree_have_one_stand_in_however_many_there_are() -> None:
+    contested, stand_ins = VariableSpec("v", "v", "string", sensitive=True, precedence="latest"), StandIns()
+    began = time.process_time()
+    first = [stand_ins(contested, f"Value {number}") for number in range(10_000)]
+    assert first == [stand_ins(contested, f" value  {number} ") for number in range(10_000)]
+    assert time.process_time() - began < 5
+    assert (first[0], first[-1]) == ("[hidden]", "[hidden] 10000")
 
 
 def test_of_a_value_that_several_variables_have_the_mask_of_the_flow_s_first_is_shown() -> None:
