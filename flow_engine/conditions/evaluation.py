@@ -256,6 +256,8 @@ def _membership(part: syntax.Membership[lang.Operand], variables: VariableIndex)
         value, found = value_of(facts), listed(facts)
         if value is None or found is None:
             return None
+        if isinstance(value, str) and {*map(type, found)} == {str}:  # of a long list nearly always
+            return (value in found) == inside
         truths = [compare(value, "==", member, facts.zone) for member in found]
         if True in truths:
             return inside

@@ -395,3 +395,11 @@ def test_what_clashes_is_never_true_nor_false(part: lang.Part, known: Facts) -> 
     membership = isinstance(part, Membership)  # one member may clash, and another be the value
     if "condition_type_clash" in codes and not membership:
         assert of(part).truth(known) is None
+
+
+def test_a_long_list_is_looked_through_in_a_moment() -> None:
+    known = facts({"any id": [f"code {n}" for n in range(20_000)]})
+    for text, expected in (("'none' in vars['any id']", False), ("'code 19999' in vars['any id']", True)):
+        asked, started = condition(text), time.process_time()
+        assert {asked.truth(known) for _ in range(1_000)} == {expected}
+        assert time.process_time() - started < 5
