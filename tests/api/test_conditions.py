@@ -222,16 +222,23 @@ def test_a_stored_condition_that_cannot_be_read_lets_nothing_run() -> None:
 
 
 def two_tasks(on_the_way: str, own: str) -> JsonObject:
-    """`a` → `b`, over the variables of the random conditions."""
+    """`a` → `b`, over the variables of the random conditions; a tool may write the custom one."""
     variables = [
         {"_id": s.id, "name": s.name, "type": s.type, "prompt": s.name, "enumValues": list(s.enum_values)}
         for s in expressions.VARIABLES
     ]
+    tools = {"mcpServerName": "desk", "selectedTools": [{"toolName": "look", "toolParameters": []}]}
     return minimal_version(
         variables=variables,
+        mcpServers=[
+            {"name": "desk", "url": "https://desk.example.com", "includedTools": [{"toolName": "look"}]}
+        ],
         tasks=[
             aio_task(
-                "menu", connectedTasks=["a task"], connectionConditions={"a task": {"when": on_the_way}}
+                "menu",
+                connectedTasks=["a task"],
+                connectionConditions={"a task": {"when": on_the_way}},
+                mcpToolSelection=[tools],
             ),
             aio_task("a task", connectedTasks=["menu"], entryCondition={"when": own}),
         ],
