@@ -35,7 +35,8 @@
 -- `forked` is the whole state that a new conversation begins with, as `whole_state` writes it, `forked_turns` its
 -- messages in netstrings: what one is known by, the message, ...
 -- First all is read and worked out, then written, the fields of the snapshot at once and before all else: out of
--- memory, Redis refuses only a script's first write, and never a DEL.
+-- memory, Redis refuses only a script's first write, and never a DEL. The notice goes before that: a user who has no
+-- right to the channel, as Redis makes one, would leave a commit without its end.
 -- The keys of a conversation expire together. A commit renews them once the snapshot has lost a hundredth of its
 -- lifetime, at most a minute; until then it gives what is left of it to keys that it makes.
 -- Most of its time goes to Lua, not to commands: to tables that grow step by step, to numbers that become texts
@@ -376,6 +377,9 @@ if begins then
 else
   left = call('PTTL', key.snapshot)
 end
+if reset or #arg.set_tools + #arg.set_mined > 0 then
+  call('PUBLISH', string.sub(key.snapshot, 1, -9) .. 'memory', arg.notice_head .. known.memoryRevision .. '}')
+end
 if filled > 0 then
   call('HSET', key.snapshot, spread(fields))
 end
@@ -468,9 +472,6 @@ for i = 1, #made do
 end
 if key.jobs and #arg.jobs > 0 then
   call('ZADD', key.jobs, spread(arg.jobs))
-end
-if reset or #arg.set_tools + #arg.set_mined > 0 then
-  call('PUBLISH', string.sub(key.snapshot, 1, -9) .. 'memory', arg.notice_head .. known.memoryRevision .. '}')
 end
 local definition_present = 1
 if key.definition then

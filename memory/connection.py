@@ -154,6 +154,7 @@ class RedisMemory:
         await check_readiness(self.driver, self.durability)
         await self.driver.set(READY_KEY, b"", lifetime_s=READY_KEY_LIFETIME_S)
         await self.driver.confirm(READY_KEY)
+        await self.driver.publish(READY_KEY, b"")  # as each change of a memory is
         await self.operations.model_calls("", None, at_most=1)  # by a script, as every commit is
 
     async def check_safety(self, durability: Durability) -> None:

@@ -40,6 +40,8 @@ _CLOSED = ("'NoneType' object has no attribute", "the handler is closed")
 # Of a password where none is needed; of a command that is too long for who has given none.
 _UNAUTHENTICATED = ("without any password configured", "Protocol error: unauthenticated")
 _NO_CLUSTER = "Cluster mode is not enabled"
+# So begins what a script's command is refused with: it has no code.
+_BY_SCRIPT = "The user executing the script can't"
 _REFUSING_CODES = ("MISCONF", "NOREPLICAS", "BUSY")
 TRANSLATED = (exceptions.RedisError, exceptions.RedisClusterException, AttributeError, RuntimeError)
 """What `translate` looks at."""
@@ -61,8 +63,9 @@ def translate(error: BaseException) -> None:
         raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
     if not isinstance(error, exceptions.RedisError):
         return
-    if isinstance(error, exceptions.NoPermissionError):
-        raise CallTheOperator("memory_refused", "Redis' user lacks permission for a command") from error
+    if isinstance(error, exceptions.NoPermissionError) or _BY_SCRIPT in str(error):
+        lacks = "Redis' user lacks permission for a command, a key or a channel"
+        raise CallTheOperator("memory_refused", lacks) from error
     if "DB index is out of range" in str(error):
         raise CallTheOperator("memory_refused", "Redis has no database of that number") from error
     code = str(error).split(" ")[0]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from fakeredis import FakeServer
 
-from flow_engine.errors import RetryLater
+from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.runtime.storage import Committed
 from memory.connection import RedisMemory, connect
 from memory.in_process import embedded
@@ -136,3 +136,18 @@ async def test_a_connection_that_is_closed_just_before_a_command_is_away_too(err
 async def test_a_bug_stays_a_bug() -> None:
     with pytest.raises(RuntimeError, match="of ours"):
         await RedisPyDriver(ClosedInBetween(RuntimeError("a mistake of ours"))).get("key")
+
+
+async def test_a_user_without_a_right_to_the_channels_leaves_nothing_half_written(
+    start_redis: StartRedis,
+) -> None:  # F15, F44
+    server = start_redis(DURABLE)
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", ">apps-secret", "~*", "+@all")
+        talk = Conversation.fresh(connect(f"redis://app:apps-secret@127.0.0.1:{server.port}"))
+        with pytest.raises(CallTheOperator, match="lacks permission for a command, a key or a channel"):
+            await talk.start()
+        assert client.keys() == []
+        client.execute_command("ACL", "SETUSER", "app", "allchannels")
+    await talk.start()
+    await talk.store.close()

@@ -115,12 +115,15 @@ async def test_one_that_is_asked_as_what_it_is_not_is_refused(
     await memory.close()
 
 
-async def test_one_whose_user_may_run_no_script_is_not_ready(start_redis: StartRedis) -> None:  # F36, F44
+@pytest.mark.parametrize("rights", ["-@scripting", "resetchannels"])
+async def test_one_whose_user_may_run_no_script_or_publish_nothing_is_not_ready(
+    start_redis: StartRedis, rights: str
+) -> None:  # F36, F44
     redis = start_redis(DURABLE)
     memory = connect(redis.url)
     await memory.ready()
     with redis.client() as client:
-        client.execute_command("ACL", "SETUSER", "default", "-@scripting")
+        client.execute_command("ACL", "SETUSER", "default", rights)
         with pytest.raises(CallTheOperator, match="lacks permission"):
             await memory.ready()
     await memory.close()
