@@ -40,6 +40,8 @@ _CLOSED = ("'NoneType' object has no attribute", "the handler is closed")
 # Of a password where none is needed; of a command that is too long for who has given none.
 _UNAUTHENTICATED = ("without any password configured", "Protocol error: unauthenticated")
 _NO_CLUSTER = "Cluster mode is not enabled"
+# Of a command that was renamed: what follows may be the password, or a person's.
+_BEFORE_ARGUMENTS = ", with args beginning with"
 # So begins what a script's command is refused with: it has no code.
 _BY_SCRIPT = "The user executing the script can't"
 _REFUSING_CODES = ("MISCONF", "NOREPLICAS", "BUSY")
@@ -49,7 +51,10 @@ TRANSLATED = (exceptions.RedisError, exceptions.RedisClusterException, Attribute
 
 def translate(error: BaseException) -> None:
     """Raise what `Driver` names for an error of redis-py, or of whoever raises them in its place. Any other
-    is let be."""
+    is let be. No argument of a command stays in its text, which operators are told."""
+    told, cut, _ = str(error).partition(_BEFORE_ARGUMENTS)
+    if cut:
+        error.args = (told,)
     closed = isinstance(error, (AttributeError, RuntimeError)) and any(s in str(error) for s in _CLOSED)
     # A cluster that nobody may ask wraps what its nodes say.
     if any(_is_unauthenticated(each) for each in (error, error.__cause__)):

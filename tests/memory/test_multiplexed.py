@@ -252,6 +252,21 @@ def test_what_redis_py_says_of_it_without_a_code_is_told_too(text: str, told: st
         translate(exceptions.ResponseError(text))
 
 
+@pytest.mark.parametrize("user", ["", ":s3cret-pass@"])
+async def test_a_command_that_redis_does_not_know_is_told_without_its_arguments(
+    start_redis: StartRedis, user: str
+) -> None:  # F46
+    renamed = (part for name in ("AUTH", "HGET", "ZRANGE") for part in ("--rename-command", name, ""))
+    server = start_redis((*renamed,))
+    driver = connect(f"redis://{user}127.0.0.1:{server.port}").driver
+    for asked in (driver.hget("anna", "s3cret-pass"), driver.zrange("s3cret-pass", at_most=1)):
+        with pytest.raises(CallTheOperator) as refused:
+            await asked
+        assert refused.value.reason.startswith(("ERR unknown command", "unknown command"))
+        assert "s3cret" not in refused.value.reason
+    await driver.close()
+
+
 async def test_a_refusal_names_no_more_than_its_code(start_redis: StartRedis) -> None:  # F44, F46
     driver = connect(start_redis().url).driver
     for source, told in (
