@@ -1,8 +1,10 @@
 """Erasing a conversation: as a request, and as the job that finishes one that was cut off (contract 18)."""
 
+from contextlib import suppress
+
 import orjson
 
-from flow_engine.errors import unknown_conversation
+from flow_engine.errors import CallTheOperator, unknown_conversation
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job
@@ -28,15 +30,17 @@ class Erasures:
 
         Raises LookElsewhere `conversation_unknown`, also for one that is erased already. The receipt is JSON.
         """
-        loaded = await self._memory.load(conversation, idempotency=idempotency)
-        now = self._clock.now()
-        if loaded.session is None:  # erased before perhaps, and not to the end
+        now, stored, replay = self._clock.now(), True, None
+        with suppress(CallTheOperator):  # what cannot be read, or is partly gone, is erased too
+            loaded = await self._memory.load(conversation, idempotency=idempotency)
+            stored, replay = loaded.session is not None, loaded.replay
+        if not stored:  # erased before perhaps, and not to the end
             await self._memory.finish_erasure(conversation, now, self._archive.remove)
-        if idempotency is not None and loaded.replay is not None:
-            return loaded.replay.replay(idempotency)
+        if idempotency is not None and replay is not None:
+            return replay.replay(idempotency)
         unknown = unknown_conversation(conversation.conversation_id)
-        archived = loaded.session is None and await self._archive.has(conversation)
-        if loaded.session is None and not archived:
+        archived = not stored and await self._archive.has(conversation)
+        if not stored and not archived:
             raise unknown
         receipt = ErasureReply(conversationId=conversation.conversation_id, erasedAt=utc_text(now))
         event = erasure_event(conversation, now)

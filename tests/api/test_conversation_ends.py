@@ -475,6 +475,20 @@ class TestErasure:
             assert (left["conversationId"], "contactId" in left) == ("conv-1", False)
             assert not [name for name in await jobs(scene) if not name.startswith("relay:")]
 
+    @pytest.mark.parametrize("damaged", ["vars::tools", "session"])
+    async def test_one_that_cannot_be_read_is_erased_too(self, damaged: str) -> None:  # contract 18
+        async with open_scene(clinic()) as scene:
+            await scene.started()
+            client, tag = scene.memory.driver.client, "{default:conv-1}"
+            if damaged == "session":
+                await client.hset(f"{tag}::snapshot", "session", "{")
+            else:
+                await client.delete(f"{tag}::{damaged}")
+                await client.set(f"{tag}::{damaged}", "by hand")
+            assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
+            assert (await scene.http.get("/v1/prompt/conv-1")).status_code == 404
+            await scene.started()
+
     @pytest.mark.parametrize("by", ["the same request", "another one", "the job"])
     async def test_one_that_was_cut_off_is_finished(
         self, monkeypatch: pytest.MonkeyPatch, by: str
