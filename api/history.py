@@ -111,8 +111,11 @@ class HistoryRoutes:
         if again is not None:
             after = whole_number("last_event_id", again, at_least=0, at_most=LARGEST_SEQ)
         with self._room() as room:  # first of all: who finds none costs nothing else
-            if await self._streams.is_told(conversation, after) and again is not None:
-                return Reply(b"", 204, media_type=None)  # what an EventSource needs, to not come again
+            known = await self._streams.goes_on_after(conversation, after)
+            if again is not None:
+                if known is None:
+                    return Reply(b"", 204, media_type=None)  # what an EventSource needs, to not come again
+                after = known
             followed = self._streams.follow(conversation, after, reveal=reveals(call))
             return EventStream(followed, room.pop_all())
 

@@ -87,13 +87,17 @@ class JournalStreams:
         finally:
             self.open -= 1
 
-    async def is_told(self, conversation: ConversationRef, after: int) -> bool:
-        """Whether the conversation is closed and nothing stands after that entry. Raises LookElsewhere
+    async def goes_on_after(self, conversation: ConversationRef, seq: int) -> int | None:
+        """The entry behind which somebody goes on who has all up to `seq`: None where nothing will follow, 0
+        where Redis has lost entries, or the conversation began anew. Raises LookElsewhere
         `conversation_unknown`."""
         # Nothing of it is shown, so nothing has to be masked.
-        page = await self._history.journal(conversation, after, limit=1, reveal=True)
-        head = (await self._index.one(conversation)).head
-        return not page["entries"] and (head is None or head.status == CLOSED)
+        page = await self._history.journal(conversation, seq, limit=1, reveal=True)
+        listed = await self._index.one(conversation)
+        if listed.head is not None and listed.seq < seq:
+            return 0
+        closed = listed.head is None or listed.head.status == CLOSED
+        return None if closed and not page["entries"] else seq
 
     async def follow(
         self, conversation: ConversationRef, after: int, *, reveal: bool

@@ -246,6 +246,8 @@ class TestEnd:
             assert (await scene.http.delete("/v1/conversations/conv-1")).status_code == 200
             await scene.started()
             assert (await reader.event())["data"] == '{"reason":"erased"}'
+        async with followed(wire, Last_Event_ID="2") as reader:
+            assert await reader.seqs(1) == [1], "who has entries that are gone gets all"
 
     async def test_a_process_that_stops_ends_it_and_takes_no_other(self, live: tuple[Scene, Wire]) -> None:
         scene, wire = live
