@@ -6,6 +6,7 @@ Exit codes of every command: 0 done, 1 something was found wrong, 2 it could not
 import asyncio
 import errno
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ class Commands(TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         _open_closed_streams()
+        _may_open_what_the_system_allows()
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # of what its encoding lacks, such as a mark in Latin-1
         try:
@@ -69,6 +71,14 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+
+
+def _may_open_what_the_system_allows() -> None:
+    """As many files as by the hard limit: the usual soft one is 1,024, each connection is a file, and one
+    beyond them is closed without an answer or a line in the log."""
+    with suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -382,3 +383,13 @@ def test_a_file_of_keys_that_cannot_be_used_is_told_with_the_setting(
     code, _, err = run("serve")
     (line,) = err.splitlines()
     assert (code, line.endswith("; it is FLOW_ENGINE_API_KEYS_FILE")) == (UNREADABLE, True), err
+
+
+def test_a_program_may_open_as_many_files_as_the_system_allows() -> None:  # F42
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        CliRunner().invoke(app, ["--version"])
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
