@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -77,25 +78,39 @@ class Replica(ThreadingHTTPServer):
                 self.end_headers()
                 self.wfile.write(body)
 
+            def do_POST(self) -> None:  # is killed by it
+                got.append(self.command)
+                self.close_connection = True
+
+            do_PUT = do_DELETE = do_POST
+
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
+        got = self.got = list[str]()
         super().__init__(("127.0.0.1", 0), Handler)
 
 
 @contextmanager
-def proxied(folder: Path, replicas: int) -> Iterator[int]:
-    """The port of an nginx with the sample's rules before so many replicas."""
+def proxied(folder: Path, replicas: int, *, ended: int = 0) -> Iterator[int]:
+    """The port of an nginx with the sample's rules before so many replicas, of which some have `ended`."""
+    with proxied_replicas(folder, [Replica() for _ in range(replicas)], ended) as port:
+        yield port
+
+
+@contextmanager
+def proxied_replicas(folder: Path, servers: list[Replica], ended: int = 0) -> Iterator[int]:
     with ExitStack() as stack:
-        servers = [stack.enter_context(Replica()) for _ in range(replicas)]
         for server in servers:
+            stack.enter_context(server)
             threading.Thread(target=server.serve_forever, daemon=True).start()
             stack.callback(server.shutdown)
         port = free_port()
-        upstreams = "".join(f"server 127.0.0.1:{server.server_port};" for server in servers)
+        ports = [*(free_port() for _ in range(ended)), *(server.server_port for server in servers)]
+        upstreams = "".join(f"server 127.0.0.1:{each} fail_timeout=1s;" for each in ports)
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         folders = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
-        rules = NGINX.replace("server api:8080 resolve;", upstreams).replace(
+        rules = NGINX.replace("server api:8080 resolve fail_timeout=1s;", upstreams).replace(
             "http {", f"http {{ access_log off; {folders}"
         )
         rules = rules.replace("listen 8080", f"listen 127.0.0.1:{port}")
@@ -136,6 +151,25 @@ def test_requests_of_a_conversation_meet_one_replica_and_conversations_all_of_th
             met.add(one)
         assert len(met) == 2
         assert len({replica("/v1/flows") for _ in range(20)}) == 2
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_what_a_replica_that_has_ended_did_not_get_goes_to_another(tmp_path: Path) -> None:  # F42
+    with proxied(tmp_path, 1, ended=1) as port:
+        for number in range(20):
+            with urlopen(f"http://127.0.0.1:{port}/v1/prompt/talk{number}") as reply:
+                assert reply.status == 200
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_what_may_have_taken_effect_is_repeated_by_nobody_but_its_sender(
+    tmp_path: Path, method: str
+) -> None:  # F15
+    servers = [Replica(), Replica()]
+    with proxied_replicas(tmp_path, servers) as port, pytest.raises(HTTPError, match="502"):
+        urlopen(Request(f"http://127.0.0.1:{port}/v1/memory/talk", b"[]", method=method))
+    assert servers[0].got + servers[1].got == [method]
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
