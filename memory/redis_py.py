@@ -39,6 +39,8 @@ _REFUSING_WRITES = (exceptions.OutOfMemoryError, exceptions.ReadOnlyError)
 _CLOSED = ("'NoneType' object has no attribute", "the handler is closed")
 # Of a password where none is needed; of a command that is too long for who has given none.
 _UNAUTHENTICATED = ("without any password configured", "Protocol error: unauthenticated")
+# Then it closes the connection; redis-py alone has a class for it.
+_FULL = "max number of clients"
 _NO_CLUSTER = "Cluster mode is not enabled"
 # Of a command that was renamed: what follows may be the password, or a person's.
 _BEFORE_ARGUMENTS = ", with args beginning with"
@@ -64,7 +66,7 @@ def translate(error: BaseException) -> None:
     if isinstance(error, exceptions.RedisClusterException) and _NO_CLUSTER in str(error):
         told = "Redis is no cluster, and is asked as one with FLOW_ENGINE_REDIS_CLUSTER=true"
         raise CallTheOperator("memory_refused", told) from error
-    if closed or isinstance(error, _AWAY):
+    if closed or isinstance(error, _AWAY) or _FULL in str(error):
         raise RetryLater("memory_unavailable", "the conversation memory does not answer") from error
     if not isinstance(error, exceptions.RedisError):
         return

@@ -267,6 +267,17 @@ async def test_a_command_that_redis_does_not_know_is_told_without_its_arguments(
     await driver.close()
 
 
+async def test_a_redis_that_takes_no_more_clients_is_away(start_redis: StartRedis) -> None:  # F44
+    server = start_redis()
+    with server.client() as client:
+        client.config_set("maxclients", 1)
+        driver = connect(server.url).driver
+        with pytest.raises(RetryLater) as refused:
+            await driver.get("here")
+        assert "max number of clients" in refused.value.reason
+        await driver.close()
+
+
 async def test_a_refusal_names_no_more_than_its_code(start_redis: StartRedis) -> None:  # F44, F46
     driver = connect(start_redis().url).driver
     for source, told in (
