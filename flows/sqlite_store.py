@@ -1,7 +1,8 @@
 """Flows and versions in one SQLite file: the store of the embedded default (F42).
 
 Every operation is one SQL statement in autocommit, so it is atomic by itself, whatever other processes
-share the file; the driver runs the statements of one connection one after the other.
+share the file; the driver runs the statements of one connection one after the other. What reads has one of
+its own: it does not wait for what waits for another process.
 """
 
 import asyncio
@@ -70,7 +71,8 @@ def _translated() -> Generator[None, None, None]:
 
 
 class SqliteDatabase:
-    """A connection to `flows.sqlite3` in a directory that exists, or for `":memory:"` to one in memory.
+    """Connections to `flows.sqlite3` in a directory that exists, or for `":memory:"` one to a database in
+    memory.
 
     `busy_timeout_ms` is how long a statement waits for another process before RetryLater. With less than
     `room_bytes` left on its disk it is not ready.
@@ -82,7 +84,8 @@ class SqliteDatabase:
         self._room_bytes = room_bytes
         self._path = MEMORY if location == MEMORY else str(Path(location) / FILE_NAME)
         self._busy_timeout_ms = busy_timeout_ms
-        self._open_connection: aiosqlite.Connection | None = None
+        self._writing: aiosqlite.Connection | None = None
+        self._reading: aiosqlite.Connection | None = None
 
     async def open(self) -> None:
         """Connect, and create what is missing. Raises RetryLater when the file cannot be opened. Waits at
@@ -90,19 +93,25 @@ class SqliteDatabase:
         with _translated():
             # Fails before the asynchronous driver: its failed connect leaves a thread that outlives the loop.
             await asyncio.to_thread(self._make_file)
-            connection = await aiosqlite.connect(
-                self._path, timeout=self._busy_timeout_ms / 1000, isolation_level=None
-            )
         async with AsyncExitStack() as unless_opened:
-            unless_opened.push_async_callback(connection.close)
             with _translated():
+                connection = reading = await self._connected(unless_opened)
                 await _switch_to_wal(connection, self._busy_timeout_ms / 1000)
                 # An acknowledged save survives a power cut: each commit is flushed before it returns.
                 await connection.execute_fetchall("PRAGMA synchronous = FULL")
                 for statement in _SCHEMA:
                     await connection.execute_fetchall(statement)
+                if self._path != MEMORY:
+                    reading = await self._connected(unless_opened)
             unless_opened.pop_all()
-        self._open_connection = connection
+        self._writing, self._reading = connection, reading
+
+    async def _connected(self, stack: AsyncExitStack) -> aiosqlite.Connection:
+        connection = await aiosqlite.connect(
+            self._path, timeout=self._busy_timeout_ms / 1000, isolation_level=None
+        )
+        stack.push_async_callback(connection.close)
+        return connection
 
     def _make_file(self) -> None:
         """For this user alone, as what SQLite puts beside it is then too. A file that is there stays as it
@@ -113,10 +122,12 @@ class SqliteDatabase:
         sqlite3.connect(self._path).close()
 
     async def close(self) -> None:
-        """Close the connection; a second call does nothing."""
-        connection, self._open_connection = self._open_connection, None
-        if connection is not None:
-            await connection.close()
+        """Close the connections; a second call does nothing."""
+        connections = {self._reading, self._writing}
+        self._reading = self._writing = None
+        for connection in connections:
+            if connection is not None:
+                await connection.close()
 
     async def ready(self) -> None:
         """Return when the tables can be read and there is room for a version, else raise RetryLater."""
@@ -131,17 +142,19 @@ class SqliteDatabase:
         """Run one writing statement; True when it changed exactly one row. Waits at most `busy_timeout_ms`
         milliseconds for another writer, then raises RetryLater."""
         with _translated():
-            async with self._connection().execute(statement, parameters) as cursor:
+            async with _open(self._writing).execute(statement, parameters) as cursor:
                 return cursor.rowcount == 1
 
     async def rows(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+        connection = _open(self._reading if statement.startswith("SELECT ") else self._writing)
         with _translated():
-            return [tuple(row) for row in await self._connection().execute_fetchall(statement, parameters)]
+            return [tuple(row) for row in await connection.execute_fetchall(statement, parameters)]
 
-    def _connection(self) -> aiosqlite.Connection:
-        if self._open_connection is None:
-            raise RetryLater("flow_store_unavailable", "the flow store is not open")
-        return self._open_connection
+
+def _open(connection: aiosqlite.Connection | None) -> aiosqlite.Connection:
+    if connection is None:
+        raise RetryLater("flow_store_unavailable", "the flow store is not open")
+    return connection
 
 
 class SqliteFlowStore:

@@ -325,6 +325,22 @@ class TestAStoreThatIsAway:
         assert await SqliteFlowStore(database).insert("t", _flow())
         await database.close()
 
+    async def test_who_reads_does_not_wait_for_who_waits_to_write(self, tmp_path: Path) -> None:  # F44
+        database = SqliteDatabase(tmp_path, busy_timeout_ms=30_000)
+        await database.open()
+        flows, other = SqliteFlowStore(database), sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.create_task(flows.insert("t", _flow()))
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(10):
+            assert await flows.get("t", "f1") is None
+        assert not writing.done()
+        other.execute("ROLLBACK")
+        other.close()
+        assert await writing
+        assert await flows.get("t", "f1") == _flow()
+        await database.close()
+
     @pytest.mark.parametrize(
         ("pragma", "told"),
         [("max_page_count = 1", "its disk is full"), ("query_only = ON", "its file may only be read")],
