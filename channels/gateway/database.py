@@ -61,21 +61,23 @@ class GatewayDatabase:
         self._connection = await _connected(self._path)
         try:
             await self._flush()
-            flushing = asyncio.create_task(self._flush_for_ever())
+            over = asyncio.Event()
+            flushing = asyncio.create_task(self._flush_until(over))
             try:
                 yield self
             finally:
-                flushing.cancel()
-                with suppress(asyncio.CancelledError):
-                    await flushing
+                over.set()
+                await flushing  # never cancelled: nobody knew what of a flush was written
                 await self._flush()
         finally:
             await self._connection.close()  # its thread would keep the process
 
-    async def _flush_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_EVERY_S)
-            await self._flush()
+    async def _flush_until(self, over: asyncio.Event) -> None:
+        while not over.is_set():
+            try:
+                await asyncio.wait_for(over.wait(), FLUSH_EVERY_S)
+            except TimeoutError:
+                await self._flush()
 
     async def _flush(self) -> None:
         for flush in self._flushers:

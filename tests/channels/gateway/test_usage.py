@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from adapters.models.fake_http import Received
-from channels.gateway.cache import clear_cache
+from channels.gateway.cache import ResponseCache, cache_stats, clear_cache
 from channels.gateway.database import GatewayDatabase
 from channels.gateway.usage import UsageRecord, UsageRecords, usage_between
 from flow_engine.ports.telemetry import Attributes, SpanKind, Untraced
@@ -272,3 +274,31 @@ async def test_spans_and_metrics_follow_the_conventions(tmp_path: Path) -> None:
     assert labels["gen_ai_provider_name"] == "openai"
     assert samples["gen_ai_client_token_usage_sum", "output"].value == 100_000
     assert samples["gen_ai_client_operation_duration_seconds_count", None].value > 0
+
+
+async def test_an_end_in_the_middle_of_a_flush_doubles_no_bill_and_loses_no_hit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # W7
+    monkeypatch.setattr("channels.gateway.database.FLUSH_EVERY_S", 0.01)
+    path, waits = tmp_path / "gateway.db", asyncio.Event()
+    database = GatewayDatabase(path)
+
+    async def begins() -> None:
+        if other.in_transaction:
+            waits.set()
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        database.at_each_flush(begins)
+        records = UsageRecords(database, 10, lambda: 1_000.0)
+        cache = ResponseCache(database, 60, lambda: 1_000.0)
+        async with database.running():
+            entry = cache.put("k", [b"{}"], "m", cache.epoch)
+            assert entry is not None
+            await cache.write("k", entry, cache.epoch)
+            assert cache.near("k") is not None
+            records.add(record(1_000.0))
+            other.execute("BEGIN IMMEDIATE")
+            await waits.wait()
+            asyncio.get_running_loop().call_later(0.05, other.execute, "ROLLBACK")
+    assert [each.calls for each in await usage_between(path, 0, 1e12)] == [1]
+    assert (await cache_stats(path, 1_000.0)).hits == 1
