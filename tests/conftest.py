@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from service.logs import LIBRARY_LINES
 from tests.redis_fixture import redis_cluster, redis_server, start_redis
+from tests.timing import PatientLoop
 
 __all__ = ["redis_cluster", "redis_server", "start_redis"]
 
@@ -26,8 +27,8 @@ settings.load_profile("tests")
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": PatientLoop}
 
 
 def _is_loopback(address: Any) -> bool:

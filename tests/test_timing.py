@@ -1,8 +1,11 @@
-"""The best of some rounds excuses a busy moment, and nothing that is always late."""
+"""The best of some rounds excuses a busy moment, the loop's clock a pause; neither what is always late."""
+
+import asyncio
+import time
 
 import pytest
 
-from tests.timing import ROUNDS, in_the_best_round
+from tests.timing import ROUNDS, in_the_best_round, takes_less_than
 
 pytestmark = pytest.mark.anyio
 
@@ -28,3 +31,50 @@ async def test_a_busy_moment_is_excused(late_in: int) -> None:
 async def test_what_is_late_in_every_round_fails() -> None:
     with pytest.raises(AssertionError):
         await rounds_of(ROUNDS)
+
+
+@pytest.mark.parametrize("slow_rounds", range(ROUNDS + 1))
+def test_work_that_is_slow_in_every_round_takes_too_long(slow_rounds: int) -> None:
+    rounds = 0
+
+    def work() -> None:
+        nonlocal rounds
+        rounds += 1
+        until = time.process_time() + (0.05 if rounds <= slow_rounds else 0)
+        while time.process_time() < until:
+            pass
+
+    assert takes_less_than(0.04, work) is (slow_rounds < ROUNDS)
+
+
+async def paused() -> None:
+    """As when the machine does not run: real time passes, and nothing else does."""
+    time.sleep(0.3)
+
+
+async def test_a_pause_of_the_machine_is_no_time_for_a_deadline() -> None:
+    loop = asyncio.get_running_loop()
+    told, heard = asyncio.Queue[str](), []
+
+    async def talk() -> None:
+        for word in ("a", "b", "c"):
+            told.put_nowait(word)
+            await paused()
+            await asyncio.sleep(0)
+
+    began, talking = loop.time(), asyncio.create_task(talk())
+    async with asyncio.timeout(0.2):
+        while len(heard) < 3:
+            heard.append(await told.get())
+    await talking
+    assert loop.time() - began < 0.2
+
+
+async def test_time_that_is_waited_passes_as_it_does() -> None:
+    loop = asyncio.get_running_loop()
+    began, began_at = loop.time(), time.monotonic()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await asyncio.Event().wait()
+    assert loop.time() - began >= 0.1
+    assert time.monotonic() - began_at >= 0.1

@@ -1,13 +1,17 @@
-"""What is measured in real time, on a machine that may be busy."""
+"""What is measured in real time, on a machine that may be busy, or not run for a while."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import selectors
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, ParamSpec
 
 P = ParamSpec("P")
 ROUNDS: Final = 4
+LONGEST_STRETCH_S: Final = 0.01
 
 
 def in_the_best_round(test: Callable[P, Awaitable[None]]) -> Callable[P, Awaitable[None]]:
@@ -25,3 +29,45 @@ def in_the_best_round(test: Callable[P, Awaitable[None]]) -> Callable[P, Awaitab
         return await test(*args, **kwargs)
 
     return rounds
+
+
+def takes_less_than(seconds: float, work: Callable[[], object]) -> bool:
+    """Whether `work` takes less CPU time than that in one round of four; mostly the first one tells. A
+    collection of others' garbage and a machine that is not run are CPU time of the process too."""
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        work()
+        if time.process_time() - began < seconds:
+            return True
+    return False
+
+
+class PatientLoop(asyncio.SelectorEventLoop):
+    """An event loop for which a pause of the machine is no time: of a stretch between two looks at the clock
+    at most `LONGEST_STRETCH_S` seconds pass, and what it waited on purpose. After a collection of garbage, or
+    where the process was not run, no deadline is over before what has arrived meanwhile is read."""
+
+    def __init__(self) -> None:
+        self._told = self._looked_at = time.monotonic()
+        super().__init__(_Waiting(self._look))
+
+    def time(self) -> float:
+        return self._look(0.0)
+
+    def _look(self, waited_s: float) -> float:
+        now = time.monotonic()
+        self._told += min(now - self._looked_at, waited_s + LONGEST_STRETCH_S)
+        self._looked_at = now
+        return self._told
+
+
+class _Waiting(selectors.DefaultSelector):
+    def __init__(self, look: Callable[[float], float]) -> None:
+        super().__init__()
+        self._look = look
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._look(0.0)
+        ready = super().select(timeout)
+        self._look(float("inf") if timeout is None else max(0.0, timeout))
+        return ready

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from time import monotonic
 
 from picows import ws_create_server
 
@@ -165,7 +165,7 @@ async def bridged(book: Book, model_url: str) -> AsyncGenerator[Bridged]:
             connect=lambda settings, side: connect_realtime(realtime, settings, side, recorder),
             open_call=book.answer,
             apology_settings=SessionSettings("Apologise."),
-            clock=monotonic,
+            clock=asyncio.get_running_loop().time,
             wall=lambda: datetime.now(UTC),
             metrics=watcher,
         )

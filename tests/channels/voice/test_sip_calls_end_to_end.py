@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -338,7 +337,7 @@ class TestTransfer:
                 connect=None,  # type: ignore[arg-type]
                 open_call=book.answer,
                 apology_settings=SessionSettings("Apologise."),
-                clock=monotonic,
+                clock=asyncio.get_running_loop().time,
                 wall=lambda: datetime.now(UTC),
                 metrics=watcher,
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -158,7 +157,8 @@ async def _hardly(seconds: float) -> None:
 
 
 async def eventually(holds: Callable[[], bool], within_s: float = 30.0) -> None:
-    deadline = time.monotonic() + within_s
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within_s
     while not holds():
-        assert time.monotonic() < deadline, "it did not come true in time"
+        assert loop.time() < deadline, "it did not come true in time"
         await asyncio.sleep(0.005)

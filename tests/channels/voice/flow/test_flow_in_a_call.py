@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import time
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ class LiveCall:
             connect=self._connect,
             open_call=self._open,
             apology_settings=SessionSettings("Apologise."),
-            clock=time.monotonic,
+            clock=asyncio.get_running_loop().time,
             wall=lambda: AT,
             metrics=Watcher(),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,9 +61,9 @@ async def test_a_task_that_can_be_entered_is_not_kept_waiting() -> None:
     async with flow_call(quiet_clinic()) as call:
         await call.opened()
         call.controls.awaits_transcript = True
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         assert (await call.tool("change_task", task="supervised"))["result"] is True
-    assert time.monotonic() - began < READ_WITHIN_S
+    assert asyncio.get_running_loop().time() - began < READ_WITHIN_S
 
 
 async def test_a_tool_that_is_given_a_variable_waits_for_its_value() -> None:
@@ -93,9 +92,9 @@ async def test_a_tool_whose_arguments_are_the_model_s_runs_at_once() -> None:
     async with flow_call(document, {AGENDA: (slots,)}) as call:
         await call.opened()
         call.controls.awaits_transcript = True
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         await call.tool("cerca_disponibilita", dal="2026-01-20")
-    assert time.monotonic() - began < READ_WITHIN_S
+    assert asyncio.get_running_loop().time() - began < READ_WITHIN_S
     assert len(call.servers.calls) == 1
 
 
