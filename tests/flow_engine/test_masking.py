@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -26,6 +25,7 @@ from flow_engine.runtime.privacy import values_known
 from flow_engine.values import JsonValue, VariableSpec
 from flow_engine.vocabulary import VariableType
 from tests.flow_engine.documents.samples import minimal_version
+from tests.timing import takes_less_than
 
 CARD = "[hidden card]"
 
@@ -207,9 +207,10 @@ class TestValues:
         assert secrets(value).text(told) == expected
 
     def test_a_value_of_many_digits_is_found_in_a_moment(self) -> None:
-        began = time.process_time()
-        assert secrets("7" * 30_000).text(f"it is {'7' * 30_000}.") == "it is [hidden identity]."
-        assert time.process_time() - began < 3
+        def found() -> None:
+            assert secrets("7" * 30_000).text(f"it is {'7' * 30_000}.") == "it is [hidden identity]."
+
+        assert takes_less_than(3, found)
         assert secrets("7" * 100).text(f"it is {'7 ' * 100}") == "it is [hidden identity] "
 
     def test_a_text_in_which_too_many_may_stand_is_masked_as_a_whole(self) -> None:

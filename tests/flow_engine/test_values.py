@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -24,6 +23,7 @@ from flow_engine.values import (
     whole_number_in,
 )
 from flow_engine.vocabulary import VariableType
+from tests.timing import takes_less_than
 
 TYPES: tuple[VariableType, ...] = ("string", "number", "boolean", "enum", "date", "phone", "email", "custom")
 ENUM = ("red", "1", 2, 2.5)
@@ -457,9 +457,10 @@ class TestEmail:
         assert refused("email", text) == "email_invalid"
 
     def test_one_of_fifty_thousand_letters_is_refused_in_a_moment(self) -> None:  # F5
-        began = time.process_time()
-        assert refused("email", "anna@" + "ﷺ" * 50_000) == "email_invalid"
-        assert time.process_time() - began < 2
+        def found() -> None:
+            assert refused("email", "anna@" + "ﷺ" * 50_000) == "email_invalid"
+
+        assert takes_less_than(2, found)
 
     def test_a_blank_one_is_no_value(self) -> None:  # F5
         assert accepted("email", "  ") is None
