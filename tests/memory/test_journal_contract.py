@@ -94,7 +94,7 @@ class TestEntries:
         journal = talk.store.journal
         assert [each.seq for each in await journal.next(talk.ref, 0, at_most=9, within_s=0.5)] == [1]
         assert list(await journal.next(talk.ref, 1, at_most=9, within_s=0.05)) == []
-        waiting = asyncio.create_task(journal.next(talk.ref, 1, at_most=9, within_s=1.0))
+        waiting = asyncio.create_task(journal.next(talk.ref, 1, at_most=9, within_s=30.0))
         await asyncio.sleep(0.05)
         await talk.commit(1, set_tools={"name": written("x")})
         (second,) = await waiting
