@@ -130,6 +130,7 @@ class FlowAgents:
             declared = agent.row.flow
             flow_id = "" if declared is None else declared.flow_id
             state.flow = FlowRun(agent=agent.name, flow_id=flow_id, conversation=name, contact=name)
+            await request.keep()  # whoever takes over knows of the contact, goes on with it and ends it
         run = agents.Run(request.conversation, request.frames)
         turn = ToolTurn(request, self._policy, self._confirm_s, run)
         account = AgentRun(agent.name, request.id, tool_calls_log=turn.calls_log, uses=run.uses)

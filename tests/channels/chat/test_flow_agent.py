@@ -15,14 +15,18 @@ import httpx
 import pytest
 
 from adapters.models.fake_openai import FakeOpenAI
-from adapters.models.scripted import CallsTools, Says, Step
+from adapters.models.scripted import CallsTools, Says, Stalls, Step
 from channels import retries
 from channels.chat import sessions
+from flow_engine.ports.chat import LEASE_S
 from flow_engine.ports.models import ToolCall
+from memory.chat_in_process import InProcessChat
 from tests.api.harness import clinic
 from tests.channels.chat import toolbelt
 from tests.channels.chat.desk import ACCIDENT, BELT, PERSON, SUNNY, desk_model, rows
 from tests.channels.chat.harness import WEATHER, Chat, Client, running_chat
+from tests.channels.chat.test_held_texts import Reached
+from tests.channels.chat.test_replicas import Clock
 from tests.service_process import running_service
 
 pytestmark = pytest.mark.anyio
@@ -344,6 +348,40 @@ async def test_a_user_who_was_with_a_person_stays_there_while_the_engine_is_away
                 final = await client.say("m-3", "Hello, how are you?")
                 assert (final["agent"], final["state"]) == ("claims_agent", "refused")
                 assert client.of("m-3", "error")[0]["content"]["code"] == "flow_unavailable"
+
+
+async def test_whoever_takes_over_a_flow_s_first_answer_goes_on_with_its_contact(
+    tmp_path: Path, engine_url: str
+) -> None:  # C12, C15
+    """Else the user's data stay in a contact that nobody ends, and the flow asks for them again."""
+    clock = Clock()
+    store = InProcessChat(monotonic=clock)
+    mortal: Any = Reached(store)
+    async with AsyncExitStack() as stack, httpx.AsyncClient(base_url=engine_url) as engine:
+        other = await stack.enter_async_context(
+            running_chat(tmp_path, [Says("¿Y su póliza?")], shared=(store, store), engine_url=engine_url)
+        )
+        await other.add(CLAIMS)
+        dying = AsyncExitStack()
+        one = await dying.enter_async_context(
+            running_chat(tmp_path, [Stalls(60)], shared=(mortal, mortal), engine_url=engine_url)
+        )
+        async with one.client(language="es") as client:
+            await client.send(type="message", id="m-1", content=ACCIDENT)
+            shown = await client.until(lambda frame: frame["content"].get("event") == "task")
+            mortal.is_killed = True
+        await dying.aclose()
+        clock.ahead += LEASE_S
+        async with other.client(session=client.session, after=0) as back:
+            await back.final("m-1")
+            assert back.of("m-1", "error")[0]["content"]["code"] == "interrupted"
+            assert (await back.say("m-2", ACCIDENT))["state"] == "done"
+            told = [frame["content"] for frame in back.frames if frame["type"] == "state"]
+            contacts = {each["contact"] for each in told if each.get("event") == "task"}
+            assert contacts == {shown["content"]["contact"]}
+            assert not await has_ended(engine, shown["content"])
+        await other.http.post(f"/v1/chat/sessions/{client.session}/end", json={"reason": "over"})
+        assert await has_ended(engine, shown["content"])
 
 
 async def test_a_session_that_falls_silent_ends_the_flows_contact(
