@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -68,9 +67,10 @@ async def behind_a_door(app: Any, door_limits: DoorLimits) -> AsyncIterator[int]
 
 
 async def sent(port: int, *pieces: bytes, pause_s: float = 0.0) -> tuple[bytes, float]:
-    """All that comes back until the connection closes, and after how many seconds that was."""
+    """All that comes back until the connection closes, and after how many seconds of the loop that was."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    began = time.monotonic()
+    clock = asyncio.get_running_loop().time
+    began = clock()
 
     async def send() -> None:
         try:
@@ -86,7 +86,7 @@ async def sent(port: int, *pieces: bytes, pause_s: float = 0.0) -> tuple[bytes, 
         reply = await reader.read()
     sending.cancel()
     writer.close()
-    return reply, time.monotonic() - began
+    return reply, clock() - began
 
 
 @pytest.mark.parametrize(
