@@ -10,6 +10,7 @@ from fakeredis import FakeServer
 
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.runtime.storage import Committed
+from memory.cluster import SLOTS_READ_EVERY_S
 from memory.connection import RedisMemory, connect
 from memory.in_process import embedded
 from memory.redis_py import ANSWER_WITHIN_S, RedisPyDriver
@@ -67,6 +68,7 @@ async def test_a_redis_that_was_killed_is_away_and_comes_back_with_every_write(
     await _every_call_is_refused(late)
     server.start()
     server.wait_until_ready()
+    await asyncio.sleep(SLOTS_READ_EVERY_S)  # a cluster is asked no more often where its slots are
     for conversation in (talk, late):
         loaded = await conversation.store.conversations.load(conversation.ref)
         assert loaded.tools["name"] == written("x")
