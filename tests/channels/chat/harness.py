@@ -20,6 +20,7 @@ from channels.chat.sessions import Sessions
 from channels.chat.settings import ChatSettings
 from flow_engine.ports.models import LLMRequest
 from flow_engine.ports.telemetry import Tracing
+from memory.chat_in_process import InProcessChat
 from service.chat import chat_server, chat_service
 from service.settings import Settings
 
@@ -139,6 +140,9 @@ async def running_chat(
     has the model of the environment asked instead of the script."""
     model = ScriptedModel(script)
     base = Settings(data_dir=directory, llm_model="openai:scripted" if routing else None, **(settings or {}))
+    if shared is None and base.redis_url is None:
+        store = InProcessChat(monotonic=asyncio.get_running_loop().time)
+        shared = (store, store)
     async with chat_service(
         base,
         ChatSettings(**chat),
