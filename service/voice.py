@@ -61,7 +61,7 @@ _WITHOUT_MODEL = frozenset({"failed", "model_lost", "model_unreachable"})
 @dataclass(frozen=True, slots=True)
 class VoiceDependencies:
     """What the calls of one agent are answered with. `sip_calls` is None where SIP is not set up; calls are
-    recorded into `recordings`, where that is named."""
+    recorded into `recordings`, where that is named. `clock` gives monotonic seconds."""
 
     settings: VoiceSettings
     config: models.VoiceConfig
@@ -71,6 +71,7 @@ class VoiceDependencies:
     carrier: Carrier
     sip_calls: SipCalls | None
     recordings: Path | None = None
+    clock: Callable[[], float] = time.monotonic
 
 
 def open_call_of(
@@ -158,7 +159,7 @@ class VoiceAnswering:
             connect=lambda settings, side: bridge.connect_realtime(self._realtime, settings, side, recorder),
             open_call=self._open_call(recorder),
             apology_settings=config.settings(),
-            clock=time.monotonic,
+            clock=self._parts.clock,
             wall=_now,
             metrics=self._parts.counting,
             max_duration_s=config.max_duration_s,
@@ -186,7 +187,7 @@ class VoiceAnswering:
         if self._parts.recordings is None:
             return None
         try:
-            return recording.create_recording(self._parts.recordings, stream_id, time.monotonic)
+            return recording.create_recording(self._parts.recordings, stream_id, self._parts.clock)
         except OSError as error:
             log.error("call_not_recorded", reason=error.strerror)
             return None

@@ -125,9 +125,12 @@ async def served_agent(
     counting = Counting()
     calls = SipCalls(outbound, realtime_url, "sk-test")
     carrier = carrier or settings.open_carrier(outbound)
-    parts = VoiceDependencies(settings, loaded.config, builders, outbound, counting, carrier, calls)
+    clock = asyncio.get_running_loop().time
+    parts = VoiceDependencies(
+        settings, loaded.config, builders, outbound, counting, carrier, calls, clock=clock
+    )
     answering = VoiceAnswering(parts)
-    app = voice_app(settings, carrier, answering, counting, calls)
+    app = voice_app(settings, carrier, answering, counting, calls, clock=clock)
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     server = server_of(app)
