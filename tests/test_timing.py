@@ -33,6 +33,22 @@ async def test_what_is_late_in_every_round_fails() -> None:
         await rounds_of(ROUNDS)
 
 
+async def test_what_is_wrong_and_not_late_fails_at_once() -> None:
+    class Late(AssertionError):
+        pass
+
+    rounds = 0
+
+    async def wrong() -> None:
+        nonlocal rounds
+        rounds += 1
+        raise AssertionError
+
+    with pytest.raises(AssertionError):
+        await in_the_best_round(wrong, late=Late)()
+    assert rounds == 1
+
+
 @pytest.mark.parametrize("slow_rounds", range(ROUNDS + 1))
 def test_work_that_is_slow_in_every_round_takes_too_long(slow_rounds: int) -> None:
     rounds, now = 0, 0.0

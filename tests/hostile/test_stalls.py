@@ -9,25 +9,51 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 
 from benchmarks import documents
 from tests.api.harness import open_scene
 from tests.flow_engine.documents.samples import JsonObject, aio_task, minimal_version
+from tests.timing import ROUNDS, in_the_best_round
 
 pytestmark = [pytest.mark.long, pytest.mark.anyio]
 
 LONGEST_STALL_S = 0.25
+T = TypeVar("T")
+
+
+class HeldUp(AssertionError):
+    pass
 
 
 @dataclass
 class Stall:
     seconds: float = 0.0
+
+    def was_short(self) -> None:
+        """Raises HeldUp."""
+        if self.seconds >= LONGEST_STALL_S:
+            raise HeldUp(f"others would have waited for {self.seconds:.3f} s")
+
+
+without_a_stall = partial(in_the_best_round, late=HeldUp)
+"""Of a test: a machine that was not run for a while is CPU time of the thread as well."""
+
+
+async def least_stall(ask: Callable[[], Awaitable[T]]) -> tuple[T, float]:
+    """What was answered, and the seconds of the longest stall in the best round of four: as above."""
+    for _ in range(ROUNDS):
+        async with watched() as stall:
+            reply = await ask()
+        if stall.seconds < LONGEST_STALL_S:
+            break
+    return reply, stall.seconds
 
 
 @asynccontextmanager
@@ -58,6 +84,20 @@ async def test_what_other_tests_left_in_memory_is_no_stall_of_this_one() -> None
     async with watched():
         assert gc.get_freeze_count() > 0
     assert gc.get_freeze_count() == 0
+
+
+async def test_work_that_holds_others_up_is_found_out() -> None:  # negative control
+    async def work() -> None:
+        await asyncio.sleep(0.01)
+        until = time.thread_time() + 1.2 * LONGEST_STALL_S
+        while time.thread_time() < until:
+            pass
+        await asyncio.sleep(0.01)
+
+    _, seconds = await least_stall(work)
+    assert seconds > LONGEST_STALL_S
+    with pytest.raises(HeldUp):
+        Stall(seconds).was_short()
 
 
 def dense(tasks: int = 300) -> JsonObject:
@@ -94,6 +134,7 @@ DEAR = {
 
 
 @pytest.mark.parametrize("document", DEAR.values(), ids=DEAR)
+@without_a_stall
 async def test_a_dear_version_is_saved_compiled_and_entered_beside_others(document: Any) -> None:  # A2 A3
     async with open_scene() as scene:
         async with watched() as saving:
@@ -101,6 +142,6 @@ async def test_a_dear_version_is_saved_compiled_and_entered_beside_others(docume
         async with watched() as entering:
             reply = await scene.contact(tenant=NESTED)
         assert reply.status_code == 200, reply.text
-        assert saving.seconds < LONGEST_STALL_S
-        assert entering.seconds < LONGEST_STALL_S
+        saving.was_short()
+        entering.was_short()
         assert len(reply.content) < 4_000_000
