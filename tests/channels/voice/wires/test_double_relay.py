@@ -121,6 +121,7 @@ async def test_the_truth_of_an_interruption_is_known_to_the_millisecond() -> Non
         assert 0.05 <= cleared.at - spoke_at <= 0.2
 
 
+@in_the_best_round
 async def test_twenty_calls_run_side_by_side() -> None:  # V12
     async with AsyncExitStack() as stack:
         pace = Pace(chunk_ms=200, speed=5)
