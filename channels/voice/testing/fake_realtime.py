@@ -189,7 +189,7 @@ class FakeRealtime:
     def sessions(self) -> list[realtime_session.RealtimeSession]:
         return [connection.session for connection in self.connections if connection.session is not None]
 
-    async def session(self, number: int = 0, within_s: float = 5.0) -> realtime_session.RealtimeSession:
+    async def session(self, number: int = 0, within_s: float = 30.0) -> realtime_session.RealtimeSession:
         """Wait for the first session, or a later one, up to `within_s` seconds. Raises TimeoutError."""
         await sockets.eventually(lambda: len(self.sessions) > number, within_s)
         return self.sessions[number]

@@ -56,7 +56,7 @@ async def scene(home: Path, drain_s: float, **environment: str) -> AsyncGenerato
 
 
 async def test_a_call_may_come_to_its_end_before_the_agent_does(tmp_path: Path) -> None:  # V12, V13
-    async with scene(tmp_path, drain_s=30) as s:
+    async with scene(tmp_path, drain_s=600) as s:
         async with FakeTwilioCall(s.agent.line_url) as call, FakeTwilioCall(s.agent.line_url) as other:
             await s.talking(call, other)
             s.agent.signal()
@@ -64,11 +64,11 @@ async def test_a_call_may_come_to_its_end_before_the_agent_does(tmp_path: Path) 
                 await asyncio.sleep(0.02)
             late = FakeTwilioCall(s.agent.line_url)
             async with late:
-                assert await late.closed() == 1012
+                assert await late.closed(30.0) == 1012
             await call.say("bye", 300)
             await other.hang_up()
-            assert await call.closed(8.0) == 1000
-        assert await s.agent.ended(10.0) == 0
+            assert await call.closed(30.0) == 1000
+        assert await s.agent.ended() == 0
         assert (s.business.count("/start"), s.business.count("/end")) == (2, 2)
         assert s.agent.left_behind() == []
 
@@ -77,8 +77,8 @@ async def test_a_call_that_goes_on_is_ended_in_order_after_the_limit(tmp_path: P
     async with scene(tmp_path, drain_s=0.3) as s, FakeTwilioCall(s.agent.line_url) as call:
         await s.talking(call)
         s.agent.signal()
-        assert await call.closed(8.0) == 1000
-        assert await s.agent.ended(10.0) == 0
+        assert await call.closed(30.0) == 1000
+        assert await s.agent.ended() == 0
         assert s.business.count("/end") == 1
         assert not any(connection.socket.is_open for connection in s.model.connections)
 
@@ -90,8 +90,8 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:  # V12
         while not await s.agent.is_draining():
             await asyncio.sleep(0.02)
         s.agent.signal()
-        assert await call.closed(3.0) in (1000, 1001)
-        assert await s.agent.ended(5.0) == 0
+        assert await call.closed(30.0) in (1000, 1001)
+        assert await s.agent.ended() == 0
         assert s.business.count("/end") <= 1
 
 
@@ -109,7 +109,7 @@ async def test_killed_it_leaves_only_what_it_has_to_deliver_and_the_next_one_del
             await eventually(lambda: s.business.count("/start") == 2 and call.playout.heard != [])
             assert s.agent.children() == []
             s.agent.signal(signal.SIGKILL)
-            assert await s.agent.ended(5.0) == -signal.SIGKILL
+            assert await s.agent.ended() == -signal.SIGKILL
             await call.closed()
             await eventually(lambda: not any(each.socket.is_open for each in s.model.connections))
         [left] = s.agent.left_behind()
@@ -129,7 +129,7 @@ async def test_killed_it_leaves_only_what_it_has_to_deliver_and_the_next_one_del
                 await call.hang_up()
             await eventually(lambda: len({key for path, key in s.business.keys if path == "/end"}) == 2)
             again.signal()
-            assert await again.ended(10.0) == 0
+            assert await again.ended() == 0
 
 
 async def test_sip_calls_are_hung_up_and_their_end_is_told(tmp_path: Path) -> None:  # V12
@@ -152,7 +152,7 @@ async def test_sip_calls_are_hung_up_and_their_end_is_told(tmp_path: Path) -> No
         await sip.session("rtc_1")
         await eventually(lambda: business.count("/start") == 1)
         agent.signal()
-        assert await agent.ended(10.0) == 0
+        assert await agent.ended() == 0
         assert sip.asked("rtc_1") == ["accept", "hangup"]
         assert business.count("/end") == 1
 

@@ -36,9 +36,9 @@ class VoiceProcess:
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
-    async def ended(self, within_s: float) -> int:
-        """Its exit code."""
-        return await asyncio.wait_for(self.process.wait(), within_s)
+    async def ended(self) -> int:
+        """Its exit code, within 30 seconds."""
+        return await asyncio.wait_for(self.process.wait(), 30)
 
     async def health(self) -> dict[str, Any]:
         async with httpx.AsyncClient() as http:
