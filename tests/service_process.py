@@ -38,7 +38,7 @@ def running_service(
         _wait_until_ready(base, process)
         yield base
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 0, "SIGINT ends the service cleanly"
+        assert process.wait(timeout=60) == 0, "SIGINT ends the service cleanly"
     finally:
         if process.poll() is None:
             process.kill()

@@ -61,7 +61,7 @@ def test_a_server_is_talked_to_and_ends_in_order(tmp_path: Path) -> None:  # C12
         )
         assert b"I have nobody here" in talked.stdout
         server.send_signal(signal.SIGINT)
-        assert server.wait(timeout=20) == 0
+        assert server.wait(timeout=60) == 0
     finally:
         if server.poll() is None:
             server.kill()

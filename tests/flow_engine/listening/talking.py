@@ -50,7 +50,7 @@ class Talk:
         self.user(reply)
         self.read()
 
-    def read(self, within_s: float = 20.0) -> Any:
+    def read(self, within_s: float = 60.0) -> Any:
         """The prompt once the last user turn has been read. Fails when that takes longer."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
@@ -149,7 +149,7 @@ class EventReceiver:
     url: str
     events: list[Any] = field(default_factory=list[Any])
 
-    def until(self, wanted: Callable[[Sequence[Any]], bool], within_s: float = 20.0) -> Sequence[Any]:
+    def until(self, wanted: Callable[[Sequence[Any]], bool], within_s: float = 60.0) -> Sequence[Any]:
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if wanted(self.events):

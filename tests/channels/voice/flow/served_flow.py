@@ -164,7 +164,7 @@ def running_voice_agent(config: Path, log: Path, **environment: str) -> Generato
         _wait_until_answering(url, process, log)
         yield url
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0, "SIGTERM ends the agent cleanly"
+        assert process.wait(timeout=60) == 0, "SIGTERM ends the agent cleanly"
     finally:
         if process.poll() is None:
             process.kill()

@@ -195,7 +195,7 @@ def test_signals_refresh_and_stop(site: Site) -> None:  # V13
 
 
 def healthz(port: int) -> dict[str, Any]:
-    with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as reply:
+    with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as reply:
         return orjson.loads(reply.read())
 
 

@@ -44,7 +44,7 @@ class Launched:
         return int(said.removeprefix(b"pid "))
 
     def wait(self) -> int:
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_children_and_daemons_of_the_command_go_with_it(
 def test_without_the_launcher_a_daemon_would_stay(tmp_path: Path) -> None:  # V13
     """The control for the test above: what it ends does not end by itself."""
     process = subprocess.Popen(_daemons(tmp_path, "sys.exit(0)"), start_new_session=True)
-    process.wait(timeout=20)
+    process.wait(timeout=60)
     left = [read_pid(tmp_path / "child"), read_pid(tmp_path / "daemon")]
     try:
         assert all(map(alive, left))
