@@ -163,14 +163,16 @@ class Sessions:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """While this is open, sessions that another replica has left are taken over, and idle ones ended."""
-        sweeping = asyncio.create_task(self._sweep())
+        over = asyncio.Event()
+        sweeping = asyncio.create_task(self._sweep(over))
         try:
             yield
         finally:
-            sweeping.cancel()
+            over.set()
+            await asyncio.gather(sweeping, return_exceptions=True)  # not cancelled: it has idle ones to end
             for task in tuple(self._working):
                 task.cancel()
-            await asyncio.gather(sweeping, *self._working, return_exceptions=True)
+            await asyncio.gather(*self._working, return_exceptions=True)
 
     # Work -------------------------------------------------------------------------------------------
 
@@ -344,11 +346,13 @@ class Sessions:
         await self._answering.finish(request, "refused", "cancelled")
         await self._flows.people.give_up(request.ref.tenant_id, request.state)
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, over: asyncio.Event) -> None:
         idle: list[chat.SessionRef] = []  # the store names each once
         outage = Outage(log, "sessions_not_swept", "sessions_swept_again")
-        while True:
-            await asyncio.sleep(SWEEP_S)
+        while not over.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), SWEEP_S)
+                break
             try:
                 for ref in await self.store.abandoned():
                     await self._work(ref)

@@ -19,7 +19,7 @@ from adapters.models.scripted import Says, Stalls
 from api.auth import Keyring
 from channels.chat import sessions
 from flow_engine.errors import CallTheOperator
-from flow_engine.ports.chat import FRAMES_KEPT, KEPT_S, SessionRef
+from flow_engine.ports.chat import FRAMES_KEPT, KEPT_S, LEASE_S, SessionRef
 from flow_engine.ports.models import LLMRequest
 from memory.chat_in_process import InProcessChat
 from tests.channels.chat.harness import ORDERS, WEATHER, WITHIN_S, Chat, Client, running_chat
@@ -366,6 +366,40 @@ async def test_a_session_that_fell_silent_is_ended_once_and_then_forgotten(
         store.now = idle_s + KEPT_S + 1.0
         await chat.sessions.create("default", "u2", None)
         assert await store.load(ref) is None
+
+
+class NamesSlowly(CountsSweeps):
+    """`named` is set when a session has been named as idle, which the store does once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named = asyncio.Event()
+
+    async def idle(self, for_s: float) -> Sequence[SessionRef]:
+        if found := await super().idle(for_s):
+            self.named.set()
+            await asyncio.sleep(0.05)
+        return found
+
+
+async def test_a_session_that_a_stopping_replica_was_to_end_is_ended_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C12
+    monkeypatch.setattr(sessions, "SWEEP_S", 3_600.0)  # the chat's own sweeper stays out of this
+    store, idle_s = NamesSlowly(), 1_800.0
+    async with running_chat(tmp_path, shared=(store, store), chat_idle_s=idle_s) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.say("m-1", QUESTION)
+            ref = SessionRef("default", client.session)
+        monkeypatch.setattr(sessions, "SWEEP_S", 0.01)
+        async with chat.sessions.running():
+            store.now = idle_s
+            await store.named.wait()
+        store.now += LEASE_S
+        async with chat.sessions.running(), asyncio.timeout(WITHIN_S):
+            while not (await chat.sessions.state(ref)).ended:
+                await asyncio.sleep(0.01)
 
 
 class RefusesOnce(CountsSweeps):
