@@ -13,16 +13,16 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from charset_normalizer import from_bytes
 from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.encoding import detect_encoding
 from resiliparse.parse.html import HTMLTree
 
 MOST_HTML = 2_000_000
 MOST_TAGS = 100_000
 """Characters and tags of HTML that are read as text; what is beyond is cut."""
 
-_SAMPLE = 20_000
-"""Bytes from which an undeclared charset is guessed."""
+_SAMPLE = 4_000
+"""Bytes from which an undeclared charset is guessed, from the first one on that is not ASCII."""
 
 _NO_TEXT = frozenset(
     {
@@ -45,6 +45,7 @@ _MEANT = {
 _ONE_BYTE = ("utf-8", "iso8859", "cp12", "koi8", "mac", "cp8", "cp4", "cp7")
 """Charsets whose bytes may as well be UTF-8."""
 
+_ASCII = bytes(range(128))
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _ENCODED = re.compile(r"=\?([^?\s=]{1,40})\?([bBqQ])\?([^?]*)\?=")
 _FOLD = re.compile(r"[\r\n]+[ \t]*")
@@ -104,8 +105,9 @@ def decoded(data: bytes, declared: str | None) -> str:
         except (UnicodeError, LookupError):
             continue
     if codec in (None, "utf-8"):
-        found = from_bytes(data[:_SAMPLE]).best()
-        codec = found.encoding if found is not None else "cp1252"
+        telling = len(data) - len(data.lstrip(_ASCII))
+        sample = data[max(0, telling - 100) : telling + _SAMPLE]
+        codec = _codec(detect_encoding(sample, html5_compatible=False)) or "cp1252"
     return clean(data.decode(codec, "replace"))
 
 

@@ -112,6 +112,23 @@ def test_charsets_that_lie_are_seen_through(real: str, declared: str) -> None:
     assert parse_mail(head + "Žluťoučký kůň".encode(real)).text == "Žluťoučký kůň"
 
 
+GUESSED = [
+    ("windows-1250", "Dobrý den, máte v Brně ibuprofen? Prosím o rezervaci. Děkuji, Jiří Dvořák"),
+    ("windows-1252", "Wie geht es Ihnen? Schöne Grüße aus München"),
+    ("windows-1252", "Où est le café ? Merci de répondre à ma demande, c’est très urgent"),
+    ("windows-1252", "Perché no? È così"),
+    ("koi8-r", "Здравствуйте, пришлите пожалуйста счёт"),
+    ("euc-jp", "こんにちは世界、お元気ですか"),
+]
+
+
+@pytest.mark.parametrize(("real", "text"), GUESSED)
+def test_a_charset_that_nothing_declares_is_guessed(real: str, text: str) -> None:  # M12
+    raw = raw_mail("").replace(b"A question", text.encode(real))
+    found = parse_mail(raw + b"<!-- " + b"a" * 10_000 + b" -->\r\n" + text.encode(real))
+    assert (found.subject, found.text.split("\n")[-1]) == (text, text)
+
+
 def test_odd_parameters_of_a_part_are_no_reason_not_to_read_it() -> None:  # M1
     odd = "text/plain; charset*=utf-8''utf-8"
     raw = raw_mail("Dobrý den", Content_Type=odd, Content_Transfer_Encoding="8bit")
