@@ -31,7 +31,10 @@ would be another mail's."""
 
 _LONGEST_HEADER: Final = 100_000
 _LONGEST_LIST: Final = 256_000
-"""Characters of a header that lists addresses."""
+"""Characters of the headers of one name that list addresses."""
+
+_LONGEST_HEADERS: Final = 1_000_000
+"""Characters of all headers together that are read."""
 
 _MOST_REFERENCES: Final = 100
 _DEEPEST: Final = 60
@@ -43,7 +46,10 @@ _STRUCTURED: Final = frozenset({"authentication-results"})
 """Encoded words have no place there (RFC 2047, section 5): decoded, they would let a sender write results."""
 
 _ID: Final = re.compile(r"<[^<>\s]{1,990}>")
-_NESTING: Final = re.compile(rb"boundary\s*=|message/rfc822", re.IGNORECASE)
+_NESTING: Final = (b"multipart/", b"message/")
+_MOST_LINES: Final = 20_000_000
+"""Lines of a mail times its parts that have parts: each line is compared with the boundaries of those."""
+
 _FORWARD: Final = re.compile(
     r"\s*(?:\[[^\]]{0,60}\]\s*)*(?:fwd?|wg|tr|rv|enc|přepos\w*|fw\s*\(\d+\))\s*:", re.IGNORECASE
 )
@@ -81,7 +87,10 @@ def _message(raw: bytes) -> Message:
             raise _TooManyParts
         return Message(policy)
 
-    if len(_NESTING.findall(raw, 0, 2_000_000)) <= _DEEPEST:
+    lowered = raw.lower()
+    nested = sum(map(lowered.count, _NESTING))
+    lines = max(raw.count(b"\n"), raw.count(b"\r"))
+    if nested <= _DEEPEST and lines * (nested + 1) <= _MOST_LINES:
         with suppress(_TooManyParts):
             return BytesParser(policy=_FewParameters(message_factory=part)).parsebytes(raw)
     return BytesParser(policy=_FewParameters()).parsebytes(raw[:MOST_TEXT], headersonly=True)
@@ -209,20 +218,19 @@ def parse_mail(
 
 
 def _headers(message: Message) -> Iterator[tuple[str, str]]:
+    left = _LONGEST_HEADERS
     for name, value in islice(message.raw_items(), MOST_HEADERS):
-        text = str(value)[: _LONGEST_LIST if name.lower() in _LISTS else _LONGEST_HEADER]
+        text = str(value)[: min(left, _LONGEST_LIST if name.lower() in _LISTS else _LONGEST_HEADER)]
+        left -= len(text)
         yield name, unfolded(text) if name.lower() in _STRUCTURED else header_text(text)
 
 
 def _lists(message: Message, name: str) -> tuple[Address, ...]:
     """The entries of all headers of that name. Read before encoded words are decoded: what a name says is
     no address."""
-    values = [
-        unescaped(str(value)[:_LONGEST_LIST])
-        for header, value in message.raw_items()
-        if header.lower() == name
-    ]
-    entries = [entry for value in values[:20] for entry in read_addresses(value.replace("\r\n", " "))]
+    values = [str(value) for header, value in message.raw_items() if header.lower() == name][:20]
+    texts = [unescaped(value[: _LONGEST_LIST // len(values)]).replace("\r\n", " ") for value in values]
+    entries = [entry for text in texts for entry in read_addresses(text)]
     return tuple(Address(header_text(entry.name), entry.email) for entry in entries)
 
 

@@ -38,8 +38,8 @@ def default_text(mail: ParsedMail) -> str:
 # --- Crisp -----------------------------------------------------------------------------------------
 
 _OPENING: Final = re.compile(
-    r"\s*(?:New message from|Nová zpráva od)\s+(?P<name>[^()\n]{1,200}?)\s*"
-    r"\(\s*(?P<email>[^()\s]{3,320})\s*\).*",
+    r"\s*(?:New message from|Nová zpráva od)\s++(?P<name>[^()\n]{1,200}?)\s*+"
+    r"\(\s*+(?P<email>[^()\s]{3,320})\s*\).*",
     re.IGNORECASE,
 )
 _FIELDS: Final = {

@@ -206,7 +206,7 @@ def is_aligned(mail: message.ParsedMail, trusted: Sequence[str]) -> bool:
 
 def _result(statement: str) -> tuple[str, dict[str, str]]:
     """RFC 8601: a method with its properties; its own result is under ``."""
-    method, *words = re.sub(r"\s*=\s*", "=", statement).split() or [""]
+    method, *words = re.sub(" ?= ?", "=", " ".join(statement.split())).split() or [""]
     name, _, result = method.partition("=")
     properties = {"": result.strip('"').lower()}
     for word in words:

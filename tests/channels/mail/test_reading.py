@@ -241,8 +241,9 @@ def test_html_has_a_limited_number_of_tags() -> None:
         "".join(f"<font color={number}>" for number in range(50_000)) + "hi",
         "<span></div>" * 40_000 + "hi",
         "<ruby><rt>" * 40_000 + "hi",
+        "hi<script>" + "</script " * 90_000,
     ],
-    ids=["attributes", "attributes of the body", "formatting", "ends", "ruby"],
+    ids=["attributes", "attributes of the body", "formatting", "ends", "ruby", "ends that do not end"],
 )
 def test_no_html_takes_its_reader_quadratic_time(body: str) -> None:  # M15
     """Minutes in which nothing else of the process goes on."""
@@ -271,6 +272,36 @@ def test_a_mail_of_very_many_parts_is_read_as_one_text() -> None:  # M15
     assert (many.subject, many.sender) == (some.subject, some.sender)
 
 
+def test_lines_inside_of_many_parts_are_bounded() -> None:  # M15
+    """Each line is compared with the boundaries of all parts that are open."""
+    opened = "".join(f"Content-Type: multipart/mixed; boundary=b{at}\r\n\r\n--b{at}\r\n" for at in range(50))
+    nested = f"--b\r\n{opened}\r\n"
+    few, many = (
+        mail(nested + "\n" * lines, Content_Type="multipart/mixed; boundary=b") for lines in (9, 10**6)
+    )
+    assert (few.text, many.text[:31]) == ("", "--b\nContent-Type: multipart/mix")
+
+
+def test_parts_behind_a_long_one_are_counted_too() -> None:  # M15
+    """Without end inside of each other they are no recursion."""
+    nested = "--b\r\nContent-Type: message/rfc822\r\n\r\n" + "Content-Type: message/rfc822\r\n\r\n" * 900
+    found = mail(f"--b\r\n\r\n{'long' * 600_000}\r\n{nested}", Content_Type="multipart/mixed; boundary=b")
+    assert found.text.startswith("--b\n\nlonglong")
+
+
+def test_headers_are_read_to_a_bound() -> None:  # M15
+    """Minutes of encoded words, each in a charset that has to be guessed."""
+    words = " ".join(f"=?x{at % 2}?q?=E9=E8?=" for at in range(6_000))
+    began = time.process_time()
+    found = mail(X_Words=[words] * 100, X_Last="hi")
+    assert (len(found.values("X-Words")), found.values("X-Last"), found.text) == (100, ("",), "Hello.")
+    assert time.process_time() - began < 8
+    people = ", ".join(f"=?x{at % 2}?q?=E9=E8?= <a{at}@b.example>" for at in range(6_000))
+    began = time.process_time()
+    assert len(mail(To=[people] * 20, Cc=[people] * 20).to) > 5_000
+    assert time.process_time() - began < 8
+
+
 def test_an_invitation_of_very_many_events_is_not_opened() -> None:  # M15
     event = "BEGIN:VEVENT\r\nSUMMARY:Visit\r\nEND:VEVENT\r\n"
     for number, found in ((100, 5), (10_000, 0)):
@@ -284,6 +315,18 @@ def test_verdicts_of_strangers_are_not_read_to_their_ends() -> None:  # M4
     verdicts = "".join(f"Authentication-Results: mx.evil {'a' * 99_000}\r\n" for _ in range(100))
     assert not is_aligned(parse_mail(verdicts.encode() + raw_mail("hi")), ["mx.example.org"])
     assert time.process_time() - began < 5
+
+
+def test_a_trusted_verdict_of_nothing_but_spaces_is_read_at_once() -> None:  # M4
+    began = time.process_time()
+    verdict = (
+        f"mx.example.org; dmarc{' ' * 90_000}x; spf = pass; dmarc\t=\tpass header.from = customer.example"
+    )
+    found = mail("hi", Authentication_Results=verdict)
+    assert not is_aligned(found, ["mx.example.org"])
+    found = mail("hi", Authentication_Results=verdict.replace(f"dmarc{' ' * 90_000}x;", ""))
+    assert is_aligned(found, ["mx.example.org"])
+    assert time.process_time() - began < 2
 
 
 def test_the_hash_tells_mails_of_one_id_apart() -> None:
@@ -365,6 +408,12 @@ def test_crisp_is_read_in_czech_and_english(text: str, message: str) -> None:
     assert crisp_text(found) == (
         f"New support inquiry from Jana Nová (jana@x.example):\nSubject: Léky\n\n{message}"
     )  # M13
+
+
+def test_openings_of_crisp_without_an_address_are_read_at_once() -> None:  # M13
+    began = time.process_time()
+    assert read_inquiry(f"New message from{' ' * 900}x\n" * 200) is None
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("text", ["Hello?", "New message from Jana", "Name: x\nHello", "Message: hi", ""])
