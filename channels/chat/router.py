@@ -18,9 +18,10 @@
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import islice
 from math import log
 from typing import Any, Final, cast
 
@@ -41,7 +42,9 @@ MOST_READ: Final = 20_000
 """Characters of a row that are read, its description first: nobody is answered meanwhile."""
 DEFAULT_LANGUAGE: Final = "en"
 
-_WORD: Final = re.compile(r"[^\W_]+")
+_WORD: Final = re.compile(r"[^\W_]{1,64}")
+"""Longer ones are none: each of their beginnings and ends would be looked up."""
+
 _LINE: Final = re.compile(r"\n|(?<=[.!?])\s+")
 _TOKENS: Final = 50_000
 
@@ -159,11 +162,11 @@ class IntentRouter:
 
     def scores(self, text: str) -> dict[str, float]:
         """For every agent of the table, its share of the words that speak for it, from 0 to 1."""
-        best = dict.fromkeys(self._names, 0.0)
+        best, asked = dict.fromkeys(self._names, 0.0), _words(text)
         for language in _spoken(text, tuple(self._indexes)):
-            for name, score in _shares(self._indexes[language], text):
+            for name, score in _shares(self._indexes[language], asked):
                 best[name] = max(best[name], score)
-        words = {} if self._words is None else dict(_shares(self._words, text))
+        words = {} if self._words is None else dict(_shares(self._words, asked))
         return {
             name: round((1 - WORDS_WORTH) * score + WORDS_WORTH * words.get(name, 0.0), DIGITS)
             for name, score in best.items()
@@ -171,10 +174,11 @@ class IntentRouter:
 
     def words_for(self, agent: str, text: str) -> int:
         """How many different words of the text speak for an agent, in the language where they are most."""
+        asked = _words(text)
         found = [
             sum(
                 index.worths(word)[index.names.index(agent)] > 0
-                for word in index.known.intersection(_tokens(index.language, text))
+                for word in index.known.intersection(_asked(index.language, asked))
             )
             for index in self._indexes.values()
             if agent in index.names
@@ -204,8 +208,8 @@ def _spoken(text: str, languages: Sequence[str]) -> list[str]:
     return [language for language in languages if counts[language] == most or not _stopwords(language)]
 
 
-def _shares(index: _Index, text: str) -> list[tuple[str, float]]:
-    words = list(dict.fromkeys(_tokens(index.language, text)))[:MOST_WORDS]
+def _shares(index: _Index, asked: Sequence[str]) -> list[tuple[str, float]]:
+    words = _asked(index.language, asked)
     worths = [worth for word in words if (worth := index.worths(word))]
     if not worths:
         return []
@@ -217,7 +221,7 @@ def _shares(index: _Index, text: str) -> list[tuple[str, float]]:
 
 def _index(language: str, texts: Mapping[str, Sequence[str]]) -> _Index | None:
     names = tuple(sorted(texts))
-    documents = [[word for line in texts[name] for word in _tokens(language, line)] for name in names]
+    documents = [[word for line in texts[name] for word in _tokens(language, _words(line))] for name in names]
     vocabulary = sorted({word for document in documents for word in document})
     if not vocabulary:
         return None
@@ -243,12 +247,20 @@ def _fold(text: str) -> str:
     return "".join(character for character in decomposed if not unicodedata.combining(character))
 
 
-def _tokens(language: str, text: str) -> list[str]:
-    """Stems of the words that are not among the commonest. A text that has no others, such as a greeting, is
-    told by all of its words, which stand for themselves: no stem is equal to `=word`."""
-    words = [word for word in _WORD.findall(_fold(text.replace("_", " "))) if not word.isdecimal()]
-    kept = [_stem(language, word) for word in words if word not in _stopwords(language)]
-    return kept or [f"={word}" for word in words]
+def _words(text: str) -> list[str]:
+    return [word for word in _WORD.findall(_fold(text.replace("_", " "))) if not word.isdecimal()]
+
+
+def _tokens(language: str, words: Collection[str], most: int | None = None) -> list[str]:
+    """Stems of the first words that are not among the commonest. A text that has no others, such as a
+    greeting, is told by all of its words, which stand for themselves: no stem is equal to `=word`."""
+    kept = islice((word for word in words if word not in _stopwords(language)), most)
+    return [_stem(language, word) for word in kept] or [f"={word}" for word in islice(words, most)]
+
+
+def _asked(language: str, words: Sequence[str]) -> list[str]:
+    """The different ones of a message, `MOST_WORDS` at most."""
+    return list(dict.fromkeys(_tokens(language, dict.fromkeys(words), MOST_WORDS)))
 
 
 @cache

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.chat_router import REFUSED_GOAL, TOP_1_GOAL, TOP_3_GOAL, decisions, measured, read_table
 from channels.chat.inheritance import effective
-from channels.chat.router import IntentRouter, guessed_language
+from channels.chat.router import STEMMERS, IntentRouter, guessed_language
 from channels.chat.rows import StoredRow, whole
 from flow_engine.values import JsonValue
 from tests.timing import takes_less_than
@@ -97,6 +97,17 @@ def test_of_a_row_its_first_pages_are_read() -> None:  # C7
     router = router_of(row)
     assert router.scores("weather")["a"] > 0.9
     assert router.scores("w399x149")["a"] == 0.0
+
+
+def test_a_message_of_many_or_long_words_is_scored_at_once() -> None:  # C7
+    router = router_of({"name": "a", "languages": [*STEMMERS][:20], "examples": ["order a pizza"]})
+    letters = "bcdfghjklmnpqrst"
+    began = time.process_time()
+    for last in "aeiou":
+        text = " ".join(f"{a}{b}{c}{last}" for a in letters for b in letters for c in "aeiouy")
+        assert router.scores(f"{text} {last}{'ing' * 2_000}")["a"] == 0
+    assert router.scores("pizza")["a"] > 0
+    assert time.process_time() - began < 1.5
 
 
 def test_the_language_of_a_message_is_guessed_by_its_commonest_words() -> None:  # C6
