@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
+from uuid import uuid4
 
 import orjson
 import typer
@@ -64,12 +65,10 @@ LINES: Final = (
 
 @dataclass(slots=True)
 class ChatClient:
-    """One connection, text frames of JSON. `last_seq` is the number to say hello with after it was lost, 0
-    before the first frame."""
+    """One connection, text frames of JSON."""
 
     socket: ClientConnection
     session: str = ""
-    last_seq: int = 0
 
     async def send(self, **frame: Any) -> None:
         """Raises RetryLater `connection_lost`."""
@@ -81,11 +80,9 @@ class ChatClient:
     async def receive(self) -> dict[str, Any]:
         """The next frame, as JSON holds it. Raises RetryLater `connection_lost`."""
         try:
-            frame: dict[str, Any] = orjson.loads(await self.socket.recv())
+            return orjson.loads(await self.socket.recv())
         except ConnectionClosed as closed:
             raise _lost(closed) from None
-        self.last_seq = frame["seq"] or self.last_seq
-        return frame
 
 
 @asynccontextmanager
@@ -173,11 +170,9 @@ def _scripted(request: LLMRequest) -> Step:
 async def _talked(url: str, user: str, session: str | None, token: str | None, key: str | None) -> int:
     async with chat_client(url, user, session=session, token=token, key=key) as client:
         typer.echo(f"Session {client.session}. An empty line ends it.", err=True)
-        number = client.last_seq
         while line := (await _asked("> ")).strip():
-            number += 1
             try:
-                await _exchange(client, f"{client.session}-{number}", line, False, None)
+                await _exchange(client, uuid4().hex, line, False, None)
             except RetryLater as lost:
                 typer.echo(f"\n{lost.detail}; go on with --session {client.session}", err=True)
                 return 1

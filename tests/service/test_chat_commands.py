@@ -51,15 +51,18 @@ def test_a_server_is_talked_to_and_ends_in_order(tmp_path: Path) -> None:  # C12
         url = re.findall(r"http://[0-9.:]+", line)[0]
         with urllib.request.urlopen(f"{url}/health/ready", timeout=10) as answer:
             assert orjson.loads(answer.read())["status"] == "ok"
-        talked = subprocess.run(
-            [*COMMAND, "talk", "--url", url],
-            cwd=ROOT,
-            input=b"Xylophon\n\n",
-            capture_output=True,
-            timeout=60,
-            check=True,
-        )
-        assert b"I have nobody here" in talked.stdout
+        going_on: list[str] = []
+        for _ in range(2):  # then in the same session
+            talked = subprocess.run(
+                [*COMMAND, "talk", "--url", url, *going_on],
+                cwd=ROOT,
+                input=b"Xylophon\n\n",
+                capture_output=True,
+                timeout=60,
+                check=True,
+            )
+            assert b"I have nobody here" in talked.stdout
+            going_on = ["--session", re.findall(r"Session (s-\w+)", talked.stderr.decode())[0]]
         server.send_signal(signal.SIGINT)
         assert server.wait(timeout=60) == 0
     finally:
