@@ -67,6 +67,14 @@ def _address_or_domain(text: str) -> str | None:
     return found if found is not None and "." in found else None
 
 
+def _host(text: str) -> str | None:
+    try:
+        text.encode("idna")
+    except UnicodeError:  # what no connection can be made to
+        return None
+    return text
+
+
 def _token_url(text: str) -> str | None:
     """As it was given, path and query included (RFC 6749, section 3.2)."""
     if not _TOKENS.fullmatch(text):
@@ -153,7 +161,7 @@ class Server(Document):
     """A mail server; `port` follows `tls` where it is left out. Certificates are always checked, one that is
     invalid is an error; `tls: none` is refused but for this machine."""
 
-    host: Text
+    host: Annotated[Text, _accepts("the name or address of a host, such as imap.example.com", _host)]
     port: Annotated[int, pydantic.Field(ge=1, le=65_535, strict=True)] | None = None
     tls: Tls = "implicit"
     password_env: Environment | None = None

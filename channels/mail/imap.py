@@ -24,6 +24,7 @@ import structlog
 from imapclient import IMAPClient, SocketTimeout
 from imapclient.exceptions import IMAPClientAbortError, IMAPClientError, LoginError
 
+from adapters.outbound.network import public_tls
 from channels.mail.logins import Login
 from flow_engine.errors import CallTheOperator, RetryLater
 
@@ -299,6 +300,10 @@ class ImapConnection:
         except IMAPClientError as error:
             self._drop()
             raise CommandRefused("imap_refused", f"the IMAP server refused: {error}") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # what no such server answers
+            self._drop()
+            trouble = f"the IMAP server's answer cannot be read: {type(error).__name__}"
+            raise RetryLater("imap_unavailable", trouble) from error
 
     def _drop(self) -> None:
         client, self._client = self._client, None
@@ -308,7 +313,7 @@ class ImapConnection:
 
 
 def _connected(login: Login) -> _Client:
-    context = ssl.create_default_context()
+    context = public_tls()
     timeout = SocketTimeout(CONNECT_WITHIN_S, ANSWER_WITHIN_S)
     is_implicit = login.tls == "implicit"
     client: _Client = IMAPClient(
@@ -323,8 +328,10 @@ def _connected(login: Login) -> _Client:
             client.starttls(context)
         if login.is_token:
             client.oauth2_login(login.user, login.secret)
-        else:
+        elif (login.user + login.secret).isascii():
             client.login(login.user, login.secret)
+        else:  # LOGIN carries ASCII alone
+            client.plain_login(login.user, login.secret)
     except (IMAPClientError, OSError):
         with contextlib.suppress(IMAPClientError, OSError):
             client.shutdown()

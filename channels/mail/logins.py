@@ -118,7 +118,7 @@ class Logins:
         }
         try:
             answer = await self._http.post(by.token_url, data=form, timeout=TOKEN_WITHIN_S)
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise RetryLater("mail_token_unavailable", "the token server did not answer") from error
         status = answer.status_code
         if status >= 500 or status in _PASSING:

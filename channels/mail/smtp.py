@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import aiosmtplib
 from aiosmtplib import SMTPAuthenticationError, SMTPDataError, SMTPException, SMTPResponseException
 
+from adapters.outbound.network import public_tls
 from channels.mail.logins import Login
 from flow_engine.errors import CallTheOperator, RetryLater
 
@@ -52,7 +53,7 @@ class SmtpSender:
             port=login.port,
             use_tls=login.tls == "implicit",
             start_tls=login.tls == "starttls",
-            tls_context=None if login.tls == "none" else ssl.create_default_context(),
+            tls_context=None if login.tls == "none" else public_tls(),
             timeout=CONNECT_WITHIN_S,
         )
         try:

@@ -23,6 +23,7 @@ from channels.mail.state import MailboxState
 from flow_engine.errors import CallTheOperator
 from flows.records import SqliteRecords
 from flows.sqlite_store import MEMORY, SqliteDatabase
+from tests.certificates import trusting
 from tests.channels.mail.dovecot import PASSWORD, Dovecot, make_certificate
 from tests.channels.mail.smtp_server import SmtpServer, running_smtp
 from tests.ports import free_port
@@ -202,15 +203,15 @@ async def test_without_a_server_a_reply_becomes_a_draft(  # M15
 
 
 async def test_smtp_checks_certificates_and_logs_in(  # M1
-    dovecot: Dovecot, new_user: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dovecot: Dovecot, new_user: Callable[[], str], tmp_path: Path
 ) -> None:
     make_certificate(tmp_path)
     with running_smtp(tmp_path, authenticate=True) as smtp:
         async with desk(dovecot, new_user(), smtp.port, tls="starttls", smtp_user="info") as at:
             refused = await at.mailbox.send(reply(1))
             assert refused.status == "drafted"
-            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
-            assert await at.mailbox.send(reply(2)) == Delivery("sent")
+            with trusting(tmp_path / "cert.pem"):
+                assert await at.mailbox.send(reply(2)) == Delivery("sent")
         assert [envelope.rcpt_tos for envelope in smtp.sent] == [["jana@example.com"]]
 
 

@@ -12,6 +12,7 @@ import pytest
 from channels.mail.imap import ImapConnection, UidsChanged
 from channels.mail.logins import Login
 from flow_engine.errors import CallTheOperator, RetryLater
+from tests.certificates import trusting
 from tests.channels.mail.dovecot import PASSWORD, Dovecot
 from tests.ports import free_port
 from tests.proof.link import Link
@@ -35,21 +36,22 @@ async def connected(
 
 @pytest.mark.parametrize("tls", ["implicit", "starttls"])
 async def test_tls_checks_the_certificate_and_its_name(  # M1
-    dovecot: Dovecot, new_user: Callable[[], str], monkeypatch: pytest.MonkeyPatch, tls: str
+    dovecot: Dovecot, new_user: Callable[[], str], tls: str
 ) -> None:
     port = dovecot.tls_port if tls == "implicit" else dovecot.port
     async with connected(dovecot, new_user(), port=port, tls=tls) as connection:
         with pytest.raises(CallTheOperator, match="certificate"):
             await connection.state("INBOX")
-        monkeypatch.setenv("SSL_CERT_FILE", str(dovecot.certificate))
-        assert (await connection.state("INBOX")).uid_next == 1
+        with trusting(dovecot.certificate):
+            assert (await connection.state("INBOX")).uid_next == 1
 
 
+@pytest.mark.parametrize("secret", ["wrong", 'schwarzes "Gewürz"'])
 async def test_a_login_that_is_refused_is_the_operators(  # M1
-    dovecot: Dovecot, new_user: Callable[[], str]
+    dovecot: Dovecot, new_user: Callable[[], str], secret: str
 ) -> None:
-    async with connected(dovecot, new_user(), secret="wrong") as connection:
-        with pytest.raises(CallTheOperator, match="imap_refused"):
+    async with connected(dovecot, new_user(), secret=secret) as connection:
+        with pytest.raises(CallTheOperator, match="refuses the login"):
             await connection.state("INBOX")
 
 
@@ -96,6 +98,34 @@ async def test_flags_of_another_message_are_no_answer_to_a_fetch() -> None:  # M
     assert [(mail.uid, mail.raw, mail.size) for mail in mails] == [(1, b"hello", 5)]
     assert await connection.sizes("INBOX", [1, 2], uid_validity=1) == {1: 5}
     assert await connection.headers("INBOX", [1, 2], ["Subject"], uid_validity=1) == {1: b"hello"}
+    await connection.aclose()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "found"), [(b"* OK [UIDVALIDITY 1] ok", b"one"), (b"* OK [UIDVALIDITY x] ok", b"1"), (b"", b"1")]
+)
+async def test_a_server_that_answers_nonsense_is_one_that_is_away(told: bytes, found: bytes) -> None:  # M1
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"* OK [CAPABILITY IMAP4rev1] ready\r\n")
+        while line := await reader.readline():
+            tag, _, command = line.strip().partition(b" ")
+            if command.startswith(b"EXAMINE"):
+                writer.write(b"* OK [UIDNEXT 4] ok\r\n" + (told and told + b"\r\n"))
+            if command.startswith(b"UID SEARCH"):
+                writer.write(b"* SEARCH " + found + b"\r\n")
+            writer.write(tag + b" OK done\r\n")
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+
+    async def login() -> Login:
+        return Login("127.0.0.1", server.sockets[0].getsockname()[1], "none", "u", PASSWORD)
+
+    connection = ImapConnection(login)
+    with pytest.raises(RetryLater, match="answer cannot be read"):
+        await connection.uids("INBOX", start=1)
     await connection.aclose()
     server.close()
 

@@ -20,6 +20,7 @@ from channels.mail.logins import Login, Logins
 from channels.mail.ports import Delivery
 from channels.mail.smtp import NotSent, SmtpSender
 from flow_engine.errors import CallTheOperator, RetryLater
+from tests.certificates import trusting
 from tests.channels.mail.dovecot import Dovecot, access_token, make_certificate
 from tests.channels.mail.smtp_server import SmtpServer, running_smtp
 from tests.channels.mail.test_delivery import desk, reply
@@ -53,6 +54,8 @@ class TokenServer:
         status, reply = self.replies[0] if len(self.replies) == 1 else self.replies.pop(0)
         body = orjson.dumps(reply)
         writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n" % status)
+        if reply == "packed":
+            writer.write(b"Content-Encoding: gzip\r\n")
         writer.write(b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()
         writer.close()
@@ -104,6 +107,7 @@ async def test_a_token_is_fetched_and_kept_until_shortly_before_it_expires(http:
     [
         (503, {}, RetryLater),
         (429, {}, RetryLater),
+        (200, "packed", RetryLater),
         (400, {"error": "invalid_grant"}, CallTheOperator),
         (200, {"token": "none"}, CallTheOperator),
     ],
@@ -207,14 +211,13 @@ async def test_dovecot_opens_a_mailbox_by_xoauth2_and_no_other(  # M1
 
 
 async def test_smtp_sends_by_xoauth2(  # M1
-    http: httpx2.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
     make_certificate(tmp_path)
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
     smtp = SmtpServer(free_port(), tokens={"fresh"})
     replies = [(200, {"access_token": token}) for token in ("stale", "fresh")]
     async with TokenServer(*replies) as server:
-        with running_smtp(tmp_path, server=smtp, authenticate=True):
+        with running_smtp(tmp_path, server=smtp, authenticate=True), trusting(tmp_path / "cert.pem"):
             logins = Logins(SECRETS, http)
             document = by_token(smtp.port, "info@example.org", server.url) | {"tls": "starttls"}
             declared = Smtp.model_validate(document)
@@ -236,14 +239,12 @@ async def test_a_reply_goes_out_with_the_next_token_where_the_first_one_fails(
     dovecot: Dovecot,
     new_user: Callable[[], str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     first: tuple[int, object],
 ) -> None:  # M11
     make_certificate(tmp_path)
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
     smtp = SmtpServer(free_port(), tokens={"fresh"})
     async with TokenServer(first, (200, {"access_token": "fresh"})) as server:
-        with running_smtp(tmp_path, server=smtp, authenticate=True):
+        with running_smtp(tmp_path, server=smtp, authenticate=True), trusting(tmp_path / "cert.pem"):
             logins = Logins(SECRETS, http)
             document = by_token(smtp.port, "info@example.org", server.url) | {"tls": "starttls"}
             sender = SmtpSender(partial(logins.login, Smtp.model_validate(document)), logins.refused)

@@ -237,7 +237,7 @@ def test_all_mistakes_are_printed_at_once(tmp_path: Path, capsys: pytest.Capture
 
 def test_what_fields_make_wrong_together_is_told_beside_what_is_wrong_with_each(tmp_path: Path) -> None:  # M3
     imap = {"host": "imap.x", "tls": "none", "user": "u"}
-    smtp = {"host": "smtp.x", "user": "u", "port": 99_999, "password_env": "P", "oauth2": {"token_url": 5}}
+    smtp = {"host": "smtp..x", "user": "u", "port": 99_999, "password_env": "P", "oauth2": {"token_url": 5}}
     flow = {"engine_url": "here", "version": "v", "flow_id": "f", "tag": "t"}
     profile = {**PROFILE, "flow": flow, "model": "nothing"}
     with pytest.raises(CorrectTheInput) as refused:
@@ -255,6 +255,7 @@ def test_what_fields_make_wrong_together_is_told_beside_what_is_wrong_with_each(
         ("/mailbox/imap", "no_secret"),
         ("/mailbox/imap/tls", "tls_needed"),
         ("/mailbox/smtp", "two_secrets"),
+        ("/mailbox/smtp/host", "not_accepted"),
         ("/mailbox/smtp/port", "less_than_equal"),
         *(
             ("/mailbox/smtp/oauth2/" + name, "missing_property")
