@@ -170,9 +170,13 @@ class RunStore:
     async def knows(self, id_: str) -> bool:
         return await self.tables.runs.get(self.tenant_id, id_) is not None
 
-    async def under_way(self) -> Sequence[StoredRun]:
-        """Queued, running and waiting; oldest first."""
-        return [_stored(record) for record in await self.tables.runs.list(self.tenant_id, OPEN)]
+    async def under_way(
+        self, after: StoredRun | None = None, limit: int | None = None
+    ) -> Sequence[StoredRun]:
+        """Queued, running and waiting; oldest first, from behind the run `after` on, at most `limit`."""
+        at = None if after is None else (after.position, after.id)
+        found = await self.tables.runs.list(self.tenant_id, OPEN, after=at, limit=limit)
+        return [_stored(record) for record in found]
 
     async def forget_bodies(self, before: datetime) -> int:
         """Remove the texts of the runs that ended before that moment (UTC): of how many runs."""

@@ -32,6 +32,10 @@ from flow_engine.ports.outbound import OutboundSender
 
 GONE: Final = "the mail is no longer in the mailbox"
 FORGET_EVERY: Final = timedelta(minutes=10)
+COUNT_EVERY: Final = timedelta(seconds=5)
+PAGE: Final = 100
+"""Runs that are read at a time."""
+
 
 log: Any = structlog.get_logger("flow_engine.mail")
 
@@ -161,6 +165,7 @@ class RunWorker:
         self._awake = asyncio.Event()
         self._working: dict[str, asyncio.Task[None]] = {}
         self._forgot_at: datetime | None = None
+        self._counted_at: datetime | None = None
 
     def wake(self) -> None:
         """There is something to do."""
@@ -204,21 +209,25 @@ class RunWorker:
                     await asyncio.wait(left)
 
     async def _take(self) -> None:
-        """Start work on everything that is due, as far as there is room."""
-        under_way = await self._runs.under_way()
-        self._metrics.under_way(Counter(run.row.status for run in under_way))
-        now = self._runs.clock.now().timestamp()
-        for run in under_way:
-            if run.row.status == "waiting" and run.work.progress.held and run.id not in self._watching:
-                self._watching[run.id] = asyncio.create_task(self._look_after(run))
-        for run in under_way:
-            if len(self._working) >= self._tuning.at_once:
+        """Start work on everything that is due, as far as there is room. Runs behind that are looked at, and
+        all are counted, every `COUNT_EVERY`: there may be as many as there are mails."""
+        now, counts = self._runs.clock.now(), Counter[str]()
+        counts_all = self._counted_at is None or now - self._counted_at >= COUNT_EVERY
+        run: StoredRun | None = None
+        while page := await self._runs.under_way(run, PAGE):
+            for run in page:
+                counts[run.row.status] += 1
+                if run.row.status == "waiting" and run.work.progress.held and run.id not in self._watching:
+                    self._watching[run.id] = asyncio.create_task(self._look_after(run))
+                has_room = len(self._working) < self._tuning.at_once
+                if has_room and run.id not in self._working and run.is_due(now.timestamp()):
+                    held = await self._runs.claim(run, self._tuning.lease_s)
+                    if held is not None:
+                        self._working[held.id] = asyncio.create_task(self._run(held))
+            if not counts_all and len(self._working) >= self._tuning.at_once:
                 return
-            if run.id in self._working or not run.is_due(now):
-                continue
-            held = await self._runs.claim(run, self._tuning.lease_s)
-            if held is not None:
-                self._working[held.id] = asyncio.create_task(self._run(held))
+        self._counted_at = now
+        self._metrics.under_way(counts)
 
     async def _look_after(self, run: StoredRun) -> None:
         """Never raises; an engine that is away is asked again."""

@@ -298,7 +298,7 @@ async def test_a_store_that_is_away_is_logged_once_with_why_and_so_is_its_return
     (store,), asked = stores(database, time, "one"), asyncio.Queue[None]()
     under_way, answers = store.under_way, iter([False, False, False, True, True])
 
-    async def sometimes() -> Sequence[StoredRun]:
+    async def sometimes(*_: object) -> Sequence[StoredRun]:
         asked.put_nowait(None)
         if next(answers, True):
             return await under_way()
@@ -321,3 +321,44 @@ async def test_a_store_that_is_away_is_logged_once_with_why_and_so_is_its_return
         ("runs_not_read", "refused"),
         ("runs_read_again", None),
     ]
+
+
+async def test_runs_that_there_is_no_room_for_are_not_read_at_each_look(
+    database: Database, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:  # M1
+    """With a mailbox's thousands of mails each look took longer than a run."""
+    (store,), looks = stores(database, time, "one"), asyncio.Queue[int]()
+    for number in range(250):
+        await store.add(f"r{number:03}", new_row(f"<{number}@example.org>"))
+    under_way = store.under_way
+
+    async def counted(after: StoredRun | None = None, limit: int | None = None) -> Sequence[StoredRun]:
+        found = await under_way(after, limit)
+        looks.put_nowait(len(found))
+        return found
+
+    monkeypatch.setattr(store, "under_way", counted)
+    goes_on = asyncio.Event()
+
+    class Slow:
+        async def process(self, held: HeldRun) -> RunOutcome:
+            await goes_on.wait()
+            return RunOutcome("completed")
+
+    registry = CollectorRegistry()
+    tuning = WorkTuning(poll_s=60, at_once=1)
+    worker = RunWorker(store, Slow(), tuning, MailMetrics(registry), ())  # type: ignore[arg-type]
+    stopping = asyncio.Event()
+    working = asyncio.create_task(worker.work(stopping))
+    assert [await asyncio.wait_for(looks.get(), 10) for _ in range(4)] == [100, 100, 50, 0]
+    worker.wake()
+    assert await asyncio.wait_for(looks.get(), 10) == 100
+    goes_on.set()  # the first one ends, and wakes the worker, which takes the next
+    assert await asyncio.wait_for(looks.get(), 10) == 100
+    assert registry.get_sample_value("flow_engine_mail_runs_under_way", {"status": "queued"}) == 250
+    time.at += timedelta(seconds=5)
+    while (found := await asyncio.wait_for(looks.get(), 10)) == 100:
+        pass
+    assert found < 100, "all are counted again"
+    stopping.set()
+    await working
