@@ -4,13 +4,15 @@ Archives and office documents are never opened. A PDF is opened in a process of 
 is ended when it takes too long: some take their reader minutes.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import date, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from icalendar import Calendar, Component
 
@@ -33,6 +35,7 @@ PDF_WITHIN_S: Final = 10.0
 
 _READER: Final = str(Path(__file__).with_name("pdf_text.py"))
 _MOST_EVENTS: Final = 5
+_FOLD: Final = re.compile(r"\n+[ \t]")
 _PLAIN: Final = frozenset(
     {"text/plain", "text/csv", "text/markdown", "text/tab-separated-values", "application/json", "text/xml"}
 )
@@ -40,7 +43,8 @@ _PLAIN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """One event of a calendar part; moments as ISO 8601 text in the invitation's own zone."""
+    """One event of a calendar part; moments as ISO 8601 text in the invitation's own zone, whose name follows
+    where it is no zone that is known."""
 
     method: str
     summary: str
@@ -85,8 +89,11 @@ def invitations(data: bytes, charset: str | None) -> tuple[Invitation, ...]:
     `MOST_CALENDAR_BYTES` bytes."""
     if len(data) > MOST_CALENDAR_BYTES:
         return ()
+    lines = _FOLD.sub("", decoded(data, charset)).split("\n")
+    # The library keeps a zone under its name for every later mail, and works out each moment of its rules.
+    written = "\n".join(line for line in lines if "VTIMEZONE" not in line.upper())
     try:
-        calendar = Calendar.from_ical(decoded(data, charset))
+        calendar = Calendar.from_ical(written)
         events = cast("Iterable[Component]", calendar.walk("VEVENT"))
         method = _line(calendar, "METHOD")
         return tuple(
@@ -110,6 +117,10 @@ def _line(component: Component, name: str) -> str:
 
 
 def _moment(event: Component, name: str) -> str:
-    value: object = getattr(event.get(name), "dt", None)
-    moment = getattr(value, "isoformat", None)
-    return moment() if moment is not None else ""
+    found: Any = event.get(name)
+    value: object = getattr(found, "dt", None)
+    if not isinstance(value, date):
+        return ""
+    is_bare = isinstance(value, datetime) and value.tzinfo is None
+    zone = clean(str(found.params.get("TZID", "")))[:100] if is_bare else ""
+    return f"{value.isoformat()} {zone}".rstrip()

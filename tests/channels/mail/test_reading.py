@@ -207,6 +207,39 @@ def test_an_invitation_is_told() -> None:
     assert "Invitation (REQUEST): Visit, 2026-03-02T09:00:00+00:00" in reads(found, default_text)
 
 
+ZONE = """BEGIN:VCALENDAR\r
+BEGIN:VTIME\r
+ ZONE\r
+TZID:Customized Time Zone\r
+{observances}END:VTIMEZONE\r
+BEGIN:VEVENT\r
+DTSTART;TZID=Customized Time Zone:20260302T090000\r
+DTEND;TZID=Europe/Prague:20260302T100000\r
+END:VEVENT\r
+END:VCALENDAR"""
+OBSERVANCE = (
+    "BEGIN:STANDARD\r\nDTSTART:19700101T000000\r\nTZOFFSETFROM:{0}\r\nTZOFFSETTO:{0}\r\n{1}END:STANDARD\r\n"
+)
+
+
+def test_the_zone_of_an_invitation_is_not_that_of_another_mail() -> None:  # M12
+    """Two offices of one name for their own zones: the first to write is not whom the second one meets."""
+    for offset in ("+0500", "-0800"):
+        calendar = ZONE.format(observances=OBSERVANCE.format(offset, ""))
+        [event] = mail(calendar, Content_Type="text/calendar").invitations
+        assert event.starts == "2026-03-02T09:00:00 Customized Time Zone"
+        assert event.ends == "2026-03-02T10:00:00+01:00"
+
+
+def test_no_zone_of_an_invitation_is_worked_out_minute_by_minute() -> None:  # M15
+    began = time.process_time()
+    calendar = ZONE.format(observances=OBSERVANCE.format("+0100", "RRULE:FREQ=YEARLY\r\n") * 1_300)
+    assert mail(calendar, Content_Type="text/calendar").invitations
+    calendar = ZONE.format(observances=OBSERVANCE.format("+0100", "RRULE:FREQ=MINUTELY\r\n") * 100)
+    assert mail(calendar.replace("Customized", "Other"), Content_Type="text/calendar").invitations
+    assert time.process_time() - began < 2
+
+
 def test_some_invitations_of_a_mail_are_read() -> None:
     lines = [
         "--b",
