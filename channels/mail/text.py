@@ -71,6 +71,20 @@ _ELEMENTS = frozenset(_NAMES.split())
 _DEEPEST = 100
 """Elements within a line that are open at once."""
 
+_DEEPEST_BLOCK = 1_000
+"""All others that are inside of each other; what is beyond is cut."""
+
+_FLAT = frozenset(
+    {"html", "head", "body", "base", "link", "meta", "p", "br", "img", "hr", "input", "col", "embed"}
+)
+"""Elements that have no others of them inside."""
+
+_ROWS = {"thead": 0, "tbody": 0, "tfoot": 0, "tr": 1, "td": 2, "th": 2}
+_UNCLOSED = frozenset({*_ROWS, "li", "dd", "dt", "colgroup"})
+"""Elements whose ends are left out: another one of them is their end, or that of what they are in."""
+
+_MOST_UNCLOSED = 8
+
 _HIDDEN = ("[hidden]", "[style*='display:none' i]", "[style*='display: none' i]")
 _QUOTES = (
     "blockquote[type=cite]",
@@ -196,9 +210,11 @@ class _PlainTags:
     def __init__(self) -> None:
         self._open: dict[str, list[bool]] = {}
         self._depth = 0
+        self._blocks: list[str] = []
+        self._is_over = False
 
     def __call__(self, tag: re.Match[str]) -> str:
-        if tag[3] is None:
+        if tag[3] is None or self._is_over:
             return "&lt;" if tag[0] == "<" else ""
         end, name = tag[2], tag[3].lower()
         kept: dict[str, str] = {}
@@ -207,7 +223,8 @@ class _PlainTags:
                 kept.setdefault(key, (attribute[2] or "").strip("\"'").replace('"', "&quot;"))
         attributes = "".join(f' {key}="{value}"' for key, value in kept.items())
         if name in _ELEMENTS:
-            return f"<{end}{name}{attributes}>"
+            self._is_over = self._nested(name, is_end=bool(end)) > _DEEPEST_BLOCK
+            return "<style>" if self._is_over else f"<{end}{name}{attributes}>"
         of_name = self._open.setdefault(name, [])
         if end:
             was_shown = bool(of_name) and of_name.pop()
@@ -216,6 +233,26 @@ class _PlainTags:
         of_name.append(bool(kept) and self._depth < _DEEPEST)
         self._depth += of_name[-1]
         return f"<span{attributes}>" if of_name[-1] else ""
+
+    def _nested(self, name: str, *, is_end: bool) -> int:
+        """How many elements are inside of each other behind this tag, at most: an end ends what stands before
+        it, and nothing further up."""
+        blocks = self._blocks
+        if is_end:
+            for back, open_name in enumerate(islice(reversed(blocks), _MOST_UNCLOSED), start=1):
+                if open_name == name:
+                    del blocks[-back:]
+                    break
+                if open_name not in _UNCLOSED:
+                    break
+        elif name not in _FLAT:
+            row = _ROWS.get(name)
+            while blocks and name in _UNCLOSED:
+                if blocks[-1] != name and (row is None or _ROWS.get(blocks[-1], -1) < row):
+                    break
+                blocks.pop()
+            blocks.append(name)
+        return len(blocks)
 
 
 def tidy(text: str) -> str:

@@ -275,14 +275,31 @@ def test_html_has_a_limited_number_of_tags() -> None:
         "<span></div>" * 40_000 + "hi",
         "<ruby><rt>" * 40_000 + "hi",
         "hi<script>" + "</script " * 90_000,
+        "hi" + "<div>" * 30_000 + "<input>" * 30_000 + "beyond",
+        "hi" + ("<div>" * 500 + "<table><tr><td>" + "</div>" * 500) * 50 + "</form>" * 40_000 + "beyond",
     ],
-    ids=["attributes", "attributes of the body", "formatting", "ends", "ruby", "ends that do not end"],
+    ids=[
+        "attributes",
+        "attributes of the body",
+        "formatting",
+        "ends",
+        "ruby",
+        "ends that do not end",
+        "depth",
+        "depth in tables",
+    ],
 )
 def test_no_html_takes_its_reader_quadratic_time(body: str) -> None:  # M15
     """Minutes in which nothing else of the process goes on."""
     began = time.process_time()
     assert mail(body, Content_Type="text/html").text == "hi"
     assert time.process_time() - began < 5
+
+
+def test_html_without_ends_is_read_to_its_end() -> None:  # M12
+    rows = "<table><colgroup><col>" + "<tr><td>a<td><ul><li>b<li>c</ul>" * 900 + "</table>"
+    body = f"<div>{rows}</div>" + "<p>d<br>" * 3_000 + "<dl><dt>e<dd>f</dl>" * 3_000 + "<h1>last"
+    assert mail(body, Content_Type="text/html").text.endswith("last")
 
 
 def test_tags_are_read_as_browsers_read_them() -> None:  # M15
