@@ -26,7 +26,7 @@ from channels.chat.http import Doorkeeper, Endpoint, Principal, bug, http_proble
 from channels.chat.sessions import Sessions
 from channels.chat.state import SessionState
 from channels.chat.tokens import TokenHolder, Tokens
-from flow_engine.errors import CorrectTheInput, FlowEngineError, RetryLater
+from flow_engine.errors import CorrectTheInput, FlowEngineError, LookElsewhere, RetryLater
 from flow_engine.ports.chat import LoggedFrame, SessionRef, frames_topic
 from flow_engine.ports.telemetry import Tracing
 from flow_engine.values import JsonValue
@@ -189,6 +189,8 @@ class Connection:
                 self._tell(_bad(bad))
             except RetryLater as away:
                 self._tell(_error(away.code, away.detail))
+            except LookElsewhere as unknown:
+                raise _Closed(SESSION_UNKNOWN, _error(unknown.code, unknown.detail)) from None
 
     async def _write(self, ref: SessionRef) -> None:
         while True:

@@ -128,6 +128,9 @@ class Sessions:
         return SessionState.read(text)
 
     async def submit(self, ref: chat.SessionRef, message_id: str, content: str) -> chat.Put:
+        """Raises LookElsewhere `session_unknown`, also for a forgotten one whose client is still there: what
+        was put there nobody could answer."""
+        await self.state(ref)
         item = {"kind": "message", "id": message_id, "content": content}
         outcome = await self.store.put(ref, message_id, orjson.dumps(item))
         self.observer.count("chat_messages", outcome=outcome)

@@ -402,6 +402,22 @@ async def test_a_session_that_a_stopping_replica_was_to_end_is_ended_by_another(
                 await asyncio.sleep(0.01)
 
 
+async def test_the_client_of_a_forgotten_session_is_told_so(tmp_path: Path) -> None:  # C12
+    """A page that was left open overnight: its messages were put off for ever, and the page heard nothing."""
+    store = CountsSweeps()
+    async with running_chat(tmp_path, shared=(store, store), chat_idle_s=2 * KEPT_S) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.say("m-1", QUESTION)
+            store.now = KEPT_S + 1.0
+            await chat.sessions.create("default", "u2", None)
+            await client.send(type="message", id="m-2", content=QUESTION)
+            told = await client.next()
+            assert (told["type"], told["content"]["code"]) == ("error", "session_unknown")
+            assert await closed(client) == 4004
+        assert await store.abandoned() == []
+
+
 class RefusesOnce(CountsSweeps):
     """As a Redis whose user lacks a permission for a while."""
 
