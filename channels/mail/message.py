@@ -88,7 +88,8 @@ def _message(raw: bytes) -> Message:
         return Message(policy)
 
     lowered = raw.lower()
-    nested = sum(map(lowered.count, _NESTING))
+    # A type begins a value: behind a slash it is part of an address, of which a digest may have hundreds.
+    nested = sum(lowered.count(kind) - lowered.count(b"/" + kind) for kind in _NESTING)
     lines = max(raw.count(b"\n"), raw.count(b"\r"))
     if nested <= _DEEPEST and lines * (nested + 1) <= _MOST_LINES:
         with suppress(_TooManyParts):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 
 from benchmarks.chat_router import REFUSED_GOAL, TOP_1_GOAL, TOP_3_GOAL, decisions, measured, read_table
@@ -101,13 +103,15 @@ def test_of_a_row_its_first_pages_are_read() -> None:  # C7
 
 def test_a_message_of_many_or_long_words_is_scored_at_once() -> None:  # C7
     router = router_of({"name": "a", "languages": [*STEMMERS][:20], "examples": ["order a pizza"]})
-    letters = "bcdfghjklmnpqrst"
-    began = time.process_time()
-    for last in "aeiou":
-        text = " ".join(f"{a}{b}{c}{last}" for a in letters for b in letters for c in "aeiouy")
-        assert router.scores(f"{text} {last}{'ing' * 2_000}")["a"] == 0
+    letters, endings = "bcdfghjklmnpqrst", iter("aeiouwxyzbcdfghjklmn")
+
+    def asked() -> None:  # other words each time: stems are kept
+        for last in islice(endings, 5):
+            text = " ".join(f"{a}{b}{c}{last}" for a in letters for b in letters for c in "aeiouy")
+            assert router.scores(f"{text} {last}{'ing' * 2_000}")["a"] == 0
+
+    assert takes_less_than(1.5, asked)
     assert router.scores("pizza")["a"] > 0
-    assert time.process_time() - began < 1.5
 
 
 def test_the_language_of_a_message_is_guessed_by_its_commonest_words() -> None:  # C6

@@ -339,6 +339,12 @@ def test_parts_behind_a_long_one_are_counted_too() -> None:  # M15
     assert found.text.startswith("--b\n\nlonglong")
 
 
+def test_a_digest_of_many_links_to_messages_is_read_part_by_part() -> None:  # M1
+    links = "https://forum.example/message/1 " * 100
+    found = mail(f"--b\r\n\r\n{links}\r\n--b--\r\n", Content_Type="multipart/mixed; boundary=b")
+    assert found.text == links.strip()
+
+
 def test_headers_are_read_to_a_bound() -> None:  # M15
     """Minutes of encoded words, each in a charset that has to be guessed."""
     words = " ".join(f"=?x{at % 2}?q?=E9=E8?=" for at in range(6_000))
