@@ -14,12 +14,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 _PARSER = Parser(Language(tree_sitter_bash.language()))
 _DEEPEST = 8
+_LONGEST_PATTERN = 1_000
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "busybox"))
 WRAPPERS = frozenset(
@@ -85,6 +87,7 @@ _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
 comment, and a line that goes on is joined before anything else, where the grammar may lose its end."""
 
 
+@lru_cache(64)  # a call is looked at by several
 def read_line(line: str) -> CommandLine:
     """A line as UTF-8 text. Never raises: what cannot be read is not `parsed`."""
     text = _NO_COMMENT.sub(r"\1_", _NO_BLANK.sub("_", line))
@@ -147,7 +150,7 @@ def _simple(node: Node) -> SimpleCommand | None:
     for child in node.children:
         if child.type == "command_name" or child.type in _WORDS or not child.is_named:
             word = _text(child)
-            match = re.fullmatch(r"([^{}]*)\{([^{}]*,[^{}]*)\}([^{}]*)", word)
+            match = re.fullmatch(r"([^{}]*)\{([^{},]*,[^{}]*)\}([^{}]*)", word)
             words += [f"{match[1]}{each}{match[3]}" for each in match[2].split(",")] if match else [word]
     # Quotes are gone, braces are single words again: `{git,push}` runs `git push`.
     name = _text(node.child_by_field_name("name") or node.children[0])
@@ -191,34 +194,54 @@ def starts_with(command: Sequence[str], prefix: Sequence[str]) -> bool:
     return len(command) >= len(prefix) and tuple(command[: len(prefix)]) == tuple(prefix)
 
 
-def runs(line: CommandLine, prefix: Sequence[str], depth: int = 0) -> bool:
-    """Whether any command of the line, however it is wrapped, begins with the words of `prefix`."""
-    return any(_runs(command.words, tuple(prefix), depth) for command in line.commands)
-
-
-def _runs(words: Sequence[str], prefix: tuple[str, ...], depth: int) -> bool:
-    while words and re.match(r"[A-Za-z_]\w*\+?=", words[0]):
-        words = words[1:]
-    if not words:
-        return False
-    name = words[0].rpartition("/")[2]
-    if _same(name, prefix[0]) and _follow(words[1:], prefix[1:]):
-        return True
-    if words[0] == prefix[0] and starts_with(words, prefix):
-        return True
-    if name not in WRAPPERS and not any(fnmatchcase(each, name) for each in WRAPPERS):
-        return False
-    if depth < _DEEPEST:
-        texts = [*words[1:], " ".join(words[1:])]
-        if any(runs(read_line(text), prefix, depth + 1) for text in texts if re.search(r"[^\w./=-]", text)):
+def runs(line: CommandLine, prefix: Sequence[str]) -> bool:
+    """Whether any command of the line, however it is wrapped, begins with the words of `prefix`. Each text
+    within it is read once, however many ways lead to it."""
+    seen, lines = set[str](), [line]
+    for _ in range(_DEEPEST + 1):
+        commands = [_bare(command.words) for each in lines for command in each.commands]
+        if any(_runs(words, prefix) for words in commands):
             return True
-    return any(_runs(words[start:], prefix, _DEEPEST) for start in range(1, len(words)))
+        texts = {text for words in commands for text in _texts_within(words)} - seen
+        seen |= texts
+        lines = [read_line(text) for text in texts]
+    return False
 
 
-def _follow(words: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether the words begin with the wanted ones. Before each there may be options, each with a value or
-    without: `git -C . push` is `git push`."""
-    places = {0}
+def _bare(words: Sequence[str]) -> Sequence[str]:
+    """Without the assignments in front."""
+    at = 0
+    while at < len(words) and re.match(r"[A-Za-z_]\w*\+?=", words[at]):
+        at += 1
+    return words[at:]
+
+
+def _runs(words: Sequence[str], prefix: Sequence[str]) -> bool:
+    """Whether the command begins with the words of `prefix`, or may hand them on as words of its own."""
+    starts = range(len(words)) if _wraps(words) else range(min(1, len(words)))
+    return _follow(words, {at + 1 for at in starts if _names(words[at], prefix[0])}, prefix[1:])
+
+
+def _texts_within(words: Sequence[str]) -> list[str]:
+    """What a command that runs others may read as a command line."""
+    if not _wraps(words):
+        return []
+    texts = (*words[1:], " ".join(words[1:]))
+    return [text for text in texts if re.search(r"[^\w./=-]", text)]
+
+
+def _wraps(words: Sequence[str]) -> bool:
+    return bool(words) and any(_same(words[0].rpartition("/")[2], each) for each in WRAPPERS)
+
+
+def _names(word: str, program: str) -> bool:
+    """Whether the word is the program's name, or a path of it."""
+    return word == program or _same(word.rpartition("/")[2], program)
+
+
+def _follow(words: Sequence[str], places: set[int], wanted: Sequence[str]) -> bool:
+    """Whether the wanted words come next at one of the places. Before each there may be options, each with a
+    value or without: `git -C . push` is `git push`."""
     for want in wanted:
         waiting = list(places)
         while waiting:
@@ -231,5 +254,8 @@ def _follow(words: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def _same(word: str, wanted: str) -> bool:
-    """A word that is a pattern may stand for the wanted one."""
-    return word == wanted or (bool(re.search(r"[*?\[]", word)) and fnmatchcase(wanted, word))
+    """A word that is a pattern may stand for the wanted one; a very long one is taken to, as to read it takes
+    quadratic time."""
+    if word == wanted or not re.search(r"[*?\[]", word):
+        return word == wanted
+    return len(word) > _LONGEST_PATTERN or fnmatchcase(wanted, word)

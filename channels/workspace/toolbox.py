@@ -23,6 +23,9 @@ from channels.workspace.undo import content_at, diff, keep_blob
 from flow_engine.ports.models import ToolCall, ToolSpec
 from flow_engine.values import JsonValue
 
+MOST_COMMAND: Final = 10_000
+"""Characters of a command line: to read one that is no shell syntax takes quadratic time."""
+
 Choice = Literal["once", "session", "always", "no"]
 
 
@@ -186,6 +189,9 @@ class Toolbox:
     async def refusal_of(self, call: ToolCall) -> dict[str, JsonValue] | None:
         """None for a call that may run. A path that leads out is refused before anybody is asked."""
         command = str(call.arguments["command"]) if call.name == "shell_exec" else None
+        if command is not None and len(command) > MOST_COMMAND:
+            told = f"command: at most {MOST_COMMAND:,} characters are accepted; write a longer one to a file"
+            return failure("INVALID_ARGUMENTS", told)
         path = None
         if "path" in call.arguments or call.name == "search_text":
             named = str(call.arguments.get("path", "."))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import time
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -550,3 +553,27 @@ async def test_who_is_asked_and_what_the_model_gets(tmp_path: Path) -> None:  # 
         assert len(world.person.asked) == 5
         assert (await world.call("format_disk"))["error"] == "UNKNOWN_TOOL"
         assert (await world.call("read_file"))["error"] == "INVALID_ARGUMENTS"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("env " * 60 + "git status", "echo {" + "," * 20_000, "x*" + "[" * 20_000 + " git"),
+        # Quoted again and again: each text within a text can be reached in two ways.
+        reduce(lambda inner, _: f"env A=1 {json.dumps(inner)}", range(7), "env " + "a " * 2_500),
+    ],
+)
+def test_to_read_what_a_line_runs_takes_no_longer_than_the_line(line: str) -> None:  # W2
+    made = rules({"decision": "forbid", "tool": "shell_exec", "command": "git push"})
+    began = time.process_time()
+    assert made.decide("shell_exec", command=line).verdict == "prompt"
+    assert made.decide("shell_exec", command=f"{line}\ngit push").verdict == "forbid"
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.anyio
+async def test_a_command_line_has_an_end(tmp_path: Path) -> None:  # W2
+    with opened(tmp_path) as world:
+        long = await world.call("shell_exec", command="a=(" * 3_334)
+        assert (long["error"], world.person.asked) == ("INVALID_ARGUMENTS", [])
+        assert (await world.call("shell_exec", command="true " + "a" * 9_995))["success"]
