@@ -8,6 +8,7 @@ import difflib
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ MOST_BYTES = 256 * 1024 * 1024
 MOST_DIFF_LINES = 400
 MOST_COMPARED = 4_000_000
 """Pairs of lines: the time to compare them grows with their number."""
+
+MOST_STEPS = 20_000_000
+"""Pairs of lines that are the same, looked through anew for each stretch: a second or so."""
 
 _CONTEXT = 3
 _HUNK = re.compile(r"@@ -(\d+)(.*) \+(\d+)(.*) @@\n")
@@ -72,7 +76,7 @@ def diff(path: str, before: bytes | None, after: bytes | None) -> str:
     head = max(0, _alike(old, new) - _CONTEXT)
     tail = max(0, _alike(old[:head:-1], new[:head:-1]) - _CONTEXT)
     old, new = old[head : len(old) - tail], new[head : len(new) - tail]
-    if len(old) * len(new) > MOST_COMPARED:
+    if len(old) * len(new) > MOST_COMPARED or _steps(old, new) > MOST_STEPS:
         return f"{path}: {len(old)} lines become {len(new)} others\n"
     lines = [
         _HUNK.sub(lambda at: f"@@ -{int(at[1]) + head}{at[2]} +{int(at[3]) + head}{at[4]} @@\n", line)
@@ -82,6 +86,13 @@ def diff(path: str, before: bytes | None, after: bytes | None) -> str:
     ]
     more = [f"[{len(lines) - MOST_DIFF_LINES} lines left out]\n"] if len(lines) > MOST_DIFF_LINES else []
     return "".join(lines[:MOST_DIFF_LINES] + more)
+
+
+def _steps(old: Sequence[str], new: Sequence[str]) -> int:
+    """How many `difflib` takes at most. In 200 lines or more it passes over those that make a hundredth."""
+    times = Counter(new)
+    most = len(new) // 100 + 1 if len(new) >= 200 else len(new)
+    return sum(times[line] for line in old if times[line] <= most) * min(len(old), len(new))
 
 
 def _alike(lines: Sequence[str], others: Sequence[str]) -> int:

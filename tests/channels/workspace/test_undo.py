@@ -262,3 +262,16 @@ def test_differences_of_long_files_are_soon_told() -> None:  # W10
         assert diff("a", before, b"mine\n" * 1_000) == "a: 30000 lines become 1000 others\n"
 
     assert takes_less_than(2, told)
+
+
+def test_differences_in_many_stretches_are_soon_told() -> None:  # W10
+    def every_other(count: int, own: str) -> bytes:
+        return "".join("same\n" if number % 2 else f"{own} {number}\n" for number in range(count)).encode()
+
+    def told() -> None:
+        assert diff("a", every_other(20_000, "old"), every_other(190, "new")) == (
+            "a: 20000 lines become 190 others\n"
+        )
+        assert diff("a", every_other(40, "old"), every_other(40, "new")).count("\n-old") == 20
+
+    assert takes_less_than(2, told)
