@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 
 import re2
 from pathspec import GitIgnoreSpec
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from channels.workspace.confinement import PROTECTED, Content, Outside, Refused, Root, is_text
 
@@ -66,7 +67,7 @@ class Ignored:
         for name in names:
             with suppress(OSError, Outside, Refused):
                 text = root.read(_joined(folder, name), 1_000_000).data.decode("utf-8", "replace")
-                specs.append((folder, GitIgnoreSpec.from_lines(text.splitlines())))
+                specs.append((folder, GitIgnoreSpec(_patterns(text))))
         return Ignored(tuple(specs))
 
     def holds(self, path: str, *, directory: bool) -> bool:
@@ -77,6 +78,15 @@ class Ignored:
             if verdict is not None:
                 return verdict
         return False
+
+
+def _patterns(text: str) -> list[GitIgnoreSpecPattern]:
+    """Git passes over a line that is none."""
+    patterns: list[GitIgnoreSpecPattern] = []
+    for line in text.splitlines():
+        with suppress(ValueError, re.error):
+            patterns.append(GitIgnoreSpecPattern(line))
+    return patterns
 
 
 def _joined(folder: str, name: str) -> str:

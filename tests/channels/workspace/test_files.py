@@ -126,6 +126,17 @@ async def test_ignore_files_hold_for_the_folders_below_them(world: World) -> Non
     assert (await world.call("read_file", path="a.log"))["content"] == "needle", "by its path it is read"
 
 
+async def test_a_line_of_an_ignore_file_that_is_no_pattern_is_passed_over(search: str, world: World) -> None:
+    # W10
+    put(world, ".gitignore", "!\nname\\\n[z-a]\nb.txt\n")
+    put(world, "a.txt", "found")
+    put(world, "b.txt", "found")
+    listed = await world.call("list_files", path=".")
+    assert [each["path"] for each in listed["files"]] == [".gitignore", "a.txt"]
+    found = await world.call("search_text", query="found")
+    assert [each["path"] for each in found["matches"]] == ["a.txt"]
+
+
 async def test_a_long_listing_is_cut_and_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:  # W1
     monkeypatch.setattr(files, "MOST_LISTED", 10)
     for number in range(12):
