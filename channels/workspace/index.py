@@ -1,8 +1,8 @@
 """The index of a workspace: full text by FTS5, and vectors of chunks where an embedding model is configured.
 
 A file is read again where its size or time has changed, and indexed again where its hash has. Chunks follow
-the definitions of Python files and are runs of lines elsewhere. Vectors are float32, normalised, and
-compared all with all: 200,000 of them in well under a second.
+the definitions of Python files of at most 100,000 characters, and are runs of lines elsewhere. Vectors are
+float32, normalised, and compared all with all: 200,000 of them in well under a second.
 """
 
 import ast
@@ -29,6 +29,9 @@ CHUNK_LINES: Final = 60
 OVERLAP_LINES: Final = 10
 MOST_CHUNK: Final = 6_000
 """Characters of a chunk that an embedding model is given."""
+
+MOST_PARSED: Final = 100_000
+"""Characters of a Python file: its parser lets nothing else run meanwhile, a second for 300,000."""
 
 AT_ONCE: Final = 64
 
@@ -92,8 +95,8 @@ def chunks(path: str, text: str) -> Iterator[tuple[int, str]]:
     """First line, from 1, and text of each: at most 60 lines and 6,000 characters. Empty for blank text."""
     lines = text.splitlines(keepends=True)
     starts = [0]
-    if path.endswith(".py"):
-        with suppress(SyntaxError, ValueError, RecursionError):
+    if path.endswith(".py") and len(text) <= MOST_PARSED:
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # the last for deep nesting
             body = ast.parse(text).body
             decorated = [min([n.lineno, *(d.lineno for d in getattr(n, "decorator_list", []))]) for n in body]
             defined = [
@@ -235,7 +238,7 @@ class Index:
             except EmbeddingFailed as error:
                 why = f"the embedding model failed: {error}"
         note = f"{why}: these results are by words (BM25), not by meaning"
-        results = self._by_words(query, top_k, shown)
+        results = await asyncio.to_thread(self._by_words, query, top_k, shown)
         return {"success": True, "ranking": "bm25", "note": note, "results": results}
 
     async def _by_meaning(self, query: str, top_k: int, shown: Shown) -> list[dict[str, Any]] | None:

@@ -3,6 +3,7 @@
 import base64
 import os
 import struct
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -301,6 +302,26 @@ def test_python_is_cut_at_its_definitions() -> None:  # W10
     assert "".join(text for _, text in chunks("a.py", source)) == source
     broken = "def (:\n" * 3
     assert list(chunks("a.py", broken)) == [(1, broken)]
+
+
+@pytest.mark.parametrize("source", ["x = " + "-" * 90_000 + "1\n", "y = 1\n" * 20_000])
+async def test_python_that_takes_long_to_parse_is_cut_in_runs_of_lines(source: str, world: World) -> None:
+    # W10
+    text = f"{source}def found():\n    return 'needle'\n"
+    lines = len(text.splitlines())
+    starts = [start for start, _ in chunks("a.py", text)]
+    assert starts == list(range(1, max(2, lines - 10), CHUNK_LINES - 10))
+    (world.root / "a.py").write_text(text, "utf-8")
+    await world.workspace.index.update()
+    assert paths(await world.call("search_semantic", query="needle")) == ["a.py"]
+
+
+async def test_other_work_goes_on_while_words_are_searched(world: World) -> None:  # W10
+    await world.workspace.index.update()
+    threads: list[int] = []
+    await world.workspace.index.search("receipt", 5, lambda _: bool(threads.append(threading.get_ident())))
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_other_text_is_cut_in_runs_of_lines_that_overlap() -> None:  # W10
