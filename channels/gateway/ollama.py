@@ -15,11 +15,11 @@ from typing import Any, Final, cast
 from channels.gateway import config, connection, ollama_answers, upstreams
 from channels.gateway.wire import (
     FINISHED,
-    MOST_EVENT_BYTES,
     ApiError,
     ApiRequest,
     JsonObject,
     Part,
+    Stretches,
     UpstreamFailed,
     object_of,
     objects_of,
@@ -108,18 +108,19 @@ class OllamaUpstream:
 
     async def _lines(self, reply: connection.Connection) -> AsyncGenerator[JsonObject]:
         deadline = asyncio.get_running_loop().time() + self._wire.backend.timeout_s
-        rest, any_yet = b"", False
+        lines, any_yet = Stretches(b"\n"), False
         while piece := await reply.piece():
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
+            try:
+                found = lines.feed(piece)
+            except ValueError:
+                raise self._wire.failed(502, "sent a line that is too long", broken=False) from None
+            for line in found:
                 if line.strip():
                     any_yet = True
                     yield self._object(line)
-            if len(rest) > MOST_EVENT_BYTES:
-                raise self._wire.failed(502, "sent a line that is too long", broken=False)
             if not any_yet and asyncio.get_running_loop().time() > deadline:
                 raise self._wire.failed(504, "sent nothing in time", broken=True)
-        if rest.strip():
+        if rest := bytes(lines.rest).strip():
             yield self._object(rest)
 
     def _object(self, line: bytes) -> JsonObject:

@@ -300,11 +300,33 @@ class ServerEvent:
     data: bytes
 
 
+class Stretches:
+    """Bytes that come in pieces, as the stretches between separators. `rest` is what no separator ends yet:
+    however small its pieces are, none of it is looked at again."""
+
+    def __init__(self, separator: bytes) -> None:
+        self._separator = separator
+        self.rest = bytearray()
+
+    def feed(self, piece: bytes) -> Sequence[bytes]:
+        """Those that `piece` completes. Raises ValueError where the rest is more than 8 MiB."""
+        seen = max(0, len(self.rest) + 1 - len(self._separator))
+        self.rest += piece
+        end = self.rest.rfind(self._separator, seen)
+        if end < 0:
+            if len(self.rest) > MOST_EVENT_BYTES:
+                raise ValueError("an event is too long")
+            return ()
+        found = bytes(self.rest[:end]).split(self._separator)
+        del self.rest[: end + len(self._separator)]
+        return found
+
+
 class EventReader:
     """Turns bytes as they come into events. Comments, `id` and `retry` are passed over."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._blocks = Stretches(b"\n\n")
         self._begun = False
         self._after_cr = False
 
@@ -315,17 +337,14 @@ class EventReader:
         if self._after_cr and piece.startswith(b"\n"):  # the second half of an end of line
             piece = piece[1:]
         self._after_cr = piece.endswith(b"\r")
-        text = self._rest + (piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in piece else piece)
-        if not self._begun and len(text) >= len(_BOM):
+        if b"\r" in piece:
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        for block in self._blocks.feed(piece):
+            text = block if self._begun else block.removeprefix(_BOM)
             self._begun = True
-            text = text.removeprefix(_BOM)
-        *blocks, self._rest = text.split(b"\n\n")
-        if len(self._rest) > MOST_EVENT_BYTES:
-            raise ValueError("an event is too long")
-        for block in blocks:
-            if block.startswith(b"data: ") and b"\n" not in block:  # as nearly all are
-                yield ServerEvent("", block[6:])
-            elif (event := _event(block.split(b"\n"))) is not None:
+            if text.startswith(b"data: ") and b"\n" not in text:  # as nearly all are
+                yield ServerEvent("", text[6:])
+            elif (event := _event(text.split(b"\n"))) is not None:
                 yield event
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from channels.gateway import wire
 from channels.gateway.answering import Completeness
 from channels.gateway.wire import (
     EventReader,
+    Stretches,
     UpstreamFailed,
     cache_key,
     frame,
@@ -59,6 +61,23 @@ def test_events_are_read_by_the_book(
     for at in range(0, len(sent), size):
         got += [(event.name, event.data) for event in reader.feed(sent[at : at + size])]
     assert got == events
+
+
+def test_an_event_in_tiny_pieces_takes_no_longer_than_whole() -> None:  # W9
+    reader, began = EventReader(), time.process_time()
+    for piece in (b"data: ", *[b"x" * 50] * 40_000):
+        assert list(reader.feed(piece)) == []
+    assert [len(event.data) for event in reader.feed(b"\n\n")] == [2_000_000]
+    assert time.process_time() - began < 2
+
+
+def test_stretches_are_the_same_however_they_are_cut() -> None:  # W9
+    text = b"a--bc--d-e--f"
+    for size in range(1, 14):
+        pieces, lines = Stretches(b"--"), list[bytes]()
+        for at in range(0, len(text), size):
+            lines += pieces.feed(text[at : at + size])
+        assert (lines, pieces.rest) == ([b"a", b"bc", b"d-e"], b"f")
 
 
 def test_an_event_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:  # W9
