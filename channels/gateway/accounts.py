@@ -8,6 +8,7 @@ backends have counted; a call that is cancelled or fails mostly has none.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -24,6 +25,7 @@ from channels.gateway.wire import FINISHED, ApiError, ApiRequest, Part, object_o
 from flow_engine.ports.telemetry import Tracing
 
 MINUTE_S: Final = 60
+_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _PRICED: Final[Mapping[config.Kind, str]] = {"openai": "openai", "gemini": "google"}
 _PROVIDER: Final[Mapping[config.Kind, str]] = {
@@ -291,7 +293,7 @@ class Account:
 
     def _charge(self, outcome: CallOutcome, failure: ApiError | None) -> None:
         if self._backend is not None:
-            error = None if failure is None else _text(failure.error.get("code") or failure.status)
+            error = None if failure is None else _kind(failure)
             self._books.charge(self, self._backend, outcome, error, time.monotonic() - self._began)
 
     async def watched(self, parts: AsyncGenerator[Part]) -> AsyncGenerator[Part]:
@@ -325,6 +327,12 @@ class Account:
             raise
         finally:
             self._charge(outcome, failure)
+
+
+def _kind(failure: ApiError) -> str:
+    """Its code, else its status: what a backend writes there may be anybody's words."""
+    code = str(failure.error.get("code") or "")
+    return code if _CODE.fullmatch(code) else str(failure.status)
 
 
 def _text(value: Any) -> str:

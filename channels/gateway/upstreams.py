@@ -62,19 +62,25 @@ class Wire:
     @asynccontextmanager
     async def post(self, path: str, content: bytes) -> AsyncGenerator[Connection]:
         """The reply once its head is there. Raises UpstreamFailed for what goes wrong then or within."""
+        within = self.backend.timeout_s
+        head = asyncio.timeout(within)
         try:
-            async with self._pool.post(path, content, self.backend.timeout_s) as reply:
+            async with head, self._pool.post(path, content, within) as reply:
                 if reply.status >= 300:
                     body = await _body(reply)
                     retry_after = reply.headers.get("retry-after")
                     raise UpstreamFailed.answered(self.backend.name, reply.status, body, retry_after)
                 if reply.headers.get("content-encoding", "identity") != "identity":
                     raise self.failed(502, "answered in an encoding that was not asked for", broken=False)
+                head.reschedule(None)
                 yield reply
         except ConnectionFailed as error:
             status, what, broken = _FAILURES[error.failing]
-            what = what.format(self.backend.timeout_s)
-            raise self.failed(status, what, broken=broken) from error
+            raise self.failed(status, what.format(within), broken=broken) from error
+        except TimeoutError:
+            if not head.expired():
+                raise
+            raise self.failed(504, f"gave no answer within {within:g} s", broken=True) from None
 
     async def whole(self, path: str, content: bytes) -> Part:
         """A plain reply, which must be one JSON object. Raises UpstreamFailed, 502 for one that was cut."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import sqlite3
 import time
 from collections import Counter
@@ -176,6 +178,23 @@ async def test_a_stream_that_falls_silent_ends_in_an_error(tmp_path: Path) -> No
         assert "silent for 0.2 s" in orjson.loads(last)["error"]["message"]
 
 
+@pytest.mark.parametrize("streams", [False, True])
+async def test_an_error_that_trickles_in_is_late(streams: bool, tmp_path: Path) -> None:  # W9
+    trickling = Reply([b"", *[b"x"] * 40], status=500, pause_s=0.05)
+    async with (
+        ExactServer(lambda _: trickling).running() as one,
+        ExactServer(either()).running() as two,
+        gateway(
+            tmp_path,
+            {"url": f"{one.origin}/v1", "timeout_s": 0.3, "fallbacks": ["b1"]},
+            {"url": f"{two.origin}/v1", "weight": 0},
+        ) as world,
+    ):
+        began = time.monotonic()
+        assert (await world.quick(stream=streams))[0] == 200
+        assert time.monotonic() - began < 1.5
+
+
 async def test_embeddings_go_through_as_they_came(tmp_path: Path) -> None:  # W6
     answer = b'{"object":"list", "data":[{"embedding":[1e-9, 0.10],"index":0}],"x":12345678901234567890}'
     async with (
@@ -319,6 +338,28 @@ async def test_neither_logs_nor_labels_hold_what_a_client_wrote(tmp_path: Path) 
     for shown in (str(logs), metrics):
         for text in ("words-of", "answer-of", "model-of", "somebody", "nobody-may-read", "stranger", "sk-up"):
             assert text not in shown
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        *(("context_length_exceeded", "context_length_exceeded"), (400, "400"), (None, "400"), ({}, "400")),
+        *(("words of somebody", "400"), ("x" * 65, "400"), ("a\ud800", "400")),
+    ],
+)
+async def test_a_backend_s_code_is_told_where_it_is_one(code: Any, told: str, tmp_path: Path) -> None:
+    """F46: what a backend writes there is a label of metrics, a log line and a row."""
+    refusal = Reply([json.dumps({"error": {"message": "no", "code": code}}).encode()], status=400)
+    async with (
+        ExactServer(lambda _: refusal).running() as server,
+        gateway(tmp_path, {"url": f"{server.origin}/v1"}) as world,
+    ):
+        reply = await world.http.post("/v1/chat/completions", json={"model": "m", "messages": [{}]})
+        assert json.loads(reply.content)["error"]["code"] == code
+        metrics = (await world.http.get("/metrics")).text
+    labels = re.findall(r'operation_duration_seconds_count\{error_type="([^"]*)"', metrics)
+    assert labels == [told]
+    assert sqlite_rows(tmp_path, "SELECT error FROM usage_records") == [(told,)]
 
 
 async def test_several_answers_and_tool_calls_decide_together_what_is_kept(tmp_path: Path) -> None:  # W7
