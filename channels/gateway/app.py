@@ -126,6 +126,17 @@ class EventStream:
             self.ended = last
             await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
+    async def fail(self, error: ApiError) -> None:
+        """Instead of the end: its last event, or the whole reply where nothing has gone out."""
+        if self.begun:
+            await self.write(error_frame(error), last=True)
+            return
+        self.ended = True
+        raw = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+        raw.append((b"content-type", b"application/json"))
+        await self._send({"type": "http.response.start", "status": error.status, "headers": raw})
+        await self._send({"type": "http.response.body", "body": error.body(), "more_body": False})
+
     @asynccontextmanager
     async def beating(self) -> AsyncGenerator[None]:
         beating = asyncio.create_task(self._beat())
@@ -157,17 +168,14 @@ class _Answer:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         out = EventStream(send, self.heartbeat_s, self.served.origin.headers)
-        work = self._stream(out, send) if self.streams else self._plain(scope, receive, send)
+        work = self._stream(out) if self.streams else self._plain(scope, receive, send)
         try:
             if self.served.origin.outcome == "hit-l1":  # nobody is asked, so there is nothing to cancel
                 await work
             elif not await watched(receive, work, lambda: out.ended):
                 self.status = 499
         except asyncio.CancelledError:  # the server stops, and has waited for this answer long enough
-            if not out.ended:
-                message, again = "the gateway stops; ask again", {"Retry-After": "1"}
-                stops = ApiError(503, message, code="stopping", type="server_error", headers=again)
-                await self._fail(stops, out, send)
+            await self._fail(stopping(), out)
         requests, outcome = self.books.metrics.requests, self.served.origin.outcome
         requests.labels(self.operation, str(self.status), outcome).inc()
 
@@ -182,7 +190,7 @@ class _Answer:
         headers = self.served.origin.headers()
         await Response(data, 200, headers, media_type="application/json")(scope, receive, send)
 
-    async def _stream(self, out: EventStream, send: Send) -> None:
+    async def _stream(self, out: EventStream) -> None:
         try:
             async with out.beating(), aclosing(self.served.parts) as parts:
                 async for part in parts:
@@ -191,25 +199,27 @@ class _Answer:
                     elif part.shown:
                         await out.write(frame(part.data))
         except ApiError as error:
-            await self._fail(error, out, send)
+            await self._fail(error, out)
         except Exception as error:  # noqa: BLE001  the edge: past it the stream has no end
-            await self._fail(_logged_bug("/v1/chat/completions", error), out, send)
+            await self._fail(logged_bug("/v1/chat/completions", error), out)
 
-    async def _fail(self, error: ApiError, out: EventStream, send: Send) -> None:
-        self.status = error.status
-        if out.begun:
-            await out.write(error_frame(error), last=True)
-            return
-        out.ended = True
-        raw = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-        raw.append((b"content-type", b"application/json"))
-        await send({"type": "http.response.start", "status": error.status, "headers": raw})
-        await send({"type": "http.response.body", "body": error.body(), "more_body": False})
+    async def _fail(self, error: ApiError, out: EventStream) -> None:
+        if not out.ended:
+            self.status = error.status
+            await out.fail(error)
 
 
-def _logged_bug(route: str, error: Exception) -> ApiError:
+def stopping() -> ApiError:
+    """What an answer ends with that the server has waited for long enough."""
+    again = {"Retry-After": "1"}
+    return ApiError(503, "the gateway stops; ask again", code="stopping", type="server_error", headers=again)
+
+
+def logged_bug(route: str, error: Exception) -> ApiError:
+    """What its caller is told of it. `route` is a path without ids."""
     database.log.error("bug", route=route, exc_info=error)
-    return ApiError(500, "the gateway has an error, which is logged", type="server_error")
+    told = "the gateway has an error, which is logged"
+    return ApiError(500, told, code="internal_error", type="server_error")
 
 
 class GatewayRoutes:
@@ -298,7 +308,7 @@ def gateway_app(routes: Sequence[BaseRoute], books: accounts.Books) -> Starlette
         return error_response(ApiError(status, message, code=code))
 
     async def bug(request: Request, error: Exception) -> Response:
-        return error_response(_logged_bug(request.url.path, error))
+        return error_response(logged_bug(request.url.path, error))
 
     probes = [Route(f"/health/{name}", ready) for name in ("ready", "live")]
     return Starlette(

@@ -11,7 +11,7 @@ Frames go out while it runs:
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -29,6 +29,7 @@ from channels.workspace import confinement, files, index, shell
 from channels.workspace.rules import Rules
 from channels.workspace.store import FOLDER, Store
 from channels.workspace.toolbox import Person, Toolbox
+from flow_engine.errors import CallTheOperator
 from flow_engine.ports import models
 
 PROMPTS: Final = Path(__file__).parent / "prompts"
@@ -110,8 +111,14 @@ class Workspace:
     def __init__(
         self, path: Path, settings: WorkspaceSettings, rules: Rules, embedder: index.Embedder | None = None
     ) -> None:
-        self.root = confinement.Root(path)
-        self.store = Store(self.root)
+        try:
+            self.root = confinement.Root(path)
+        except OSError as error:
+            raise CallTheOperator("workspace_unusable", f"{path}: {error.strerror}") from error
+        with ExitStack() as undo:
+            undo.callback(self.root.close)
+            self.store = Store(self.root)
+            undo.pop_all()
         self.index = index.Index(self.root, self.store, embedder)
         self.settings = settings
         self._rules = rules

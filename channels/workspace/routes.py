@@ -202,6 +202,8 @@ class AssistantRoutes:
                 last: assistant.Frame = {"result": done}
             except assistant.TurnFailed as error:
                 last = {"error": {"code": error.code, "message": str(error)}}
+            except FlowEngineError as error:  # the database, or its disk
+                last = {"error": {"code": error.code, "message": error.detail}}
             await frames.put(last)
 
         working, getting = asyncio.create_task(work()), asyncio.create_task(frames.get())
@@ -241,22 +243,29 @@ class _Assistance:
         frames = self.routes.run(
             self.workspace, self.body, self.session, self.model, self.caller, self.run_id
         )
-        work = self._stream(send, frames) if self.body.stream else self._plain(scope, receive, send, frames)
+        out = app.EventStream(send, self.routes.heartbeat_s, dict)
+        work = self._stream(out, frames) if self.body.stream else self._plain(scope, receive, send, frames)
         try:
             await app.watched(receive, work)
+        except asyncio.CancelledError:  # the server stops, and has waited for this run long enough
+            if not out.ended:
+                await out.fail(app.stopping())
         finally:
             # Of a client that is gone at once no frame is ever asked for, and none ends.
             self.routes.free(self.body.workspace, self.session, self.run_id)
             await self.model.aclose()
 
-    async def _stream(self, send: Send, frames: AsyncGenerator[assistant.Frame]) -> None:
-        out = app.EventStream(send, self.routes.heartbeat_s, dict)
-        async with out.beating(), aclosing(frames):
-            async for each in frames:
-                if "result" in each:
-                    await out.write(DONE_FRAME, last=True)
-                else:
-                    await out.write(frame(written(each)), last="error" in each)
+    async def _stream(self, out: app.EventStream, frames: AsyncGenerator[assistant.Frame]) -> None:
+        try:
+            async with out.beating(), aclosing(frames):
+                async for each in frames:
+                    if "result" in each:
+                        await out.write(DONE_FRAME, last=True)
+                    else:
+                        await out.write(frame(written(each)), last="error" in each)
+        except Exception as error:  # noqa: BLE001  the edge: past it the stream has no end
+            if not out.ended:
+                await out.fail(app.logged_bug("/v1/assistant", error))
 
     async def _plain(
         self,
@@ -279,7 +288,8 @@ class _Assistance:
                     response = Response(written(body), media_type="application/json")
                 elif "error" in each:
                     failed = each["error"]
-                    status = 500 if failed["code"] == "max_iterations_exceeded" else 502
+                    own = failed["code"] in ("max_iterations_exceeded", "workspace_unusable")
+                    status = 500 if own else 502
                     response = app.error_response(ApiError(status, failed["message"], code=failed["code"]))
         if response is not None:
             await response(scope, receive, send)

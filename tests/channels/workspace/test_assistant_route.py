@@ -2,9 +2,12 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import os
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +73,7 @@ class Server:
     http: httpx2.AsyncClient
     model: FakeOpenAI
     root: Path
+    stop: Callable[[], None]
 
     @asynccontextmanager
     async def run(self, prompt: str = "Do it.", **more: Any) -> AsyncGenerator[Stream]:
@@ -119,7 +123,7 @@ async def serving(
             task = asyncio.create_task(server.serve(sockets=[listening]))
             try:
                 async with httpx2.AsyncClient(base_url=origin, timeout=20, trust_env=False) as http:
-                    yield Server(http, fake, root)
+                    yield Server(http, fake, root, partial(setattr, server, "should_exit", True))
             finally:
                 server.should_exit = True
                 await task
@@ -289,6 +293,48 @@ async def test_a_model_that_breaks_off_is_an_error_and_no_end(tmp_path: Path) ->
         plain = await server.post(workspace="project", prompt="x", stream=False)
         assert plain.status_code == 502
         assert set(plain.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_run_that_meets_a_bug_ends_with_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:  # W9
+    async with serving(tmp_path, [calls("list_files", path="."), Says("Done.")]) as server:
+        async with server.run() as stream:
+            await stream.until("run")
+            with closing(sqlite3.connect(server.root / ".agentichat" / "workspace.db")) as database:
+                database.execute("ALTER TABLE messages RENAME TO gone")
+            frames = await stream.rest()
+        plain = await server.post(workspace="project", prompt="x", stream=False)
+    assert (list(frames[-1]), frames[-1]["error"]["code"]) == (["error"], "internal_error")
+    assert (plain.status_code, plain.json()["error"]["code"]) == (500, "internal_error")
+
+
+async def test_a_run_that_outlasts_a_gateway_that_stops_ends_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # W9
+    monkeypatch.setattr("service.gateway.ANSWERS_END_WITHIN_S", 0.1)
+    async with serving(tmp_path, [Stalls(30)]) as server, server.run() as stream:
+        await stream.until("run")
+        server.stop()
+        frames = await stream.rest()
+    assert frames[-1]["error"]["code"] == "stopping"
+    assert not [each for each in caplog.records if each.exc_info], "an end in order is no error"
+
+
+async def test_a_workspace_that_cannot_be_used_is_told_and_holds_nothing(tmp_path: Path) -> None:  # W9
+    async with serving(tmp_path, [Says("Done.")]) as server:
+        server.root.rmdir()
+        gone = await server.post(workspace="project", prompt="x", stream=False)
+        server.root.mkdir()
+        (server.root / ".agentichat").write_text("no folder", "utf-8")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            unusable = await server.post(workspace="project", prompt="x", stream=False)
+        assert len(os.listdir("/proc/self/fd")) < before + 10
+        (server.root / ".agentichat").unlink()
+        assert (await server.post(workspace="project", prompt="x", stream=False)).status_code == 200
+    for refused in (gone, unusable):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (500, "workspace_unusable")
 
 
 async def test_a_silent_model_is_bridged_by_comments(tmp_path: Path) -> None:  # W9
