@@ -15,7 +15,7 @@ CHARACTERS_PER_TOKEN: Final = 4
 LONGEST_PER_TOKEN: Final = 16
 """No tokenizer's tokens are longer on average: an answer beyond this ignores its token limit."""
 
-_FENCED: Final = re.compile(r"```[a-z]*\s*\n(.*)```", re.DOTALL)
+_FENCED: Final = re.compile(r"```[a-z]*[^\S\n]*\n(.*)```", re.DOTALL)
 
 
 def longest_answer(max_tokens: int) -> int:
@@ -75,11 +75,12 @@ def decoded_object(text: str) -> dict[str, JsonValue]:
 
 
 def tool_arguments(written: object) -> Mapping[str, JsonValue]:
-    """A JSON object, as text or read; `{}` for whatever is none, so that invalid arguments are checked
-    against the schema like any (M9)."""
-    if isinstance(written, str):
-        try:
+    """A JSON object, as text or read; `{}` for whatever is none, or nested too deeply to be written again, so
+    that invalid arguments are checked against the schema like any (M9)."""
+    try:
+        if isinstance(written, str):
             written = orjson.loads(written)
-        except orjson.JSONDecodeError:
-            return {}
+        orjson.dumps(written)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return {}
     return cast("Mapping[str, JsonValue]", written) if isinstance(written, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,6 +122,12 @@ class TestObjects:
             decoded_object(text)
         assert raised.value.reason == "unusable_answer"
 
+    def test_a_fence_that_nothing_closes_is_soon_read(self) -> None:  # F37
+        began = time.process_time()
+        with pytest.raises(ModelFailed):
+            decoded_object("```json" + "\n" * 60_000 + "x")
+        assert time.process_time() - began < 2
+
     @settings(max_examples=30)
     @given(st.dictionaries(st.text(max_size=5), st.integers(-9, 9) | st.text(max_size=5), max_size=4))
     def test_every_object_is_read_back(self, value: dict[str, Any]) -> None:
@@ -140,6 +147,7 @@ class TestObjects:
             (None, {}),
             ([1], {}),
             (7, {}),
+            ('{"query": ' + "[" * 300 + "]" * 300 + "}", {}),
         ],
     )
     def test_arguments_that_do_not_parse_are_none(self, written: object, arguments: dict[str, Any]) -> None:
