@@ -36,11 +36,14 @@ def _is_call(given: Any) -> bool:
 
 def are_vectors(given: Any) -> bool:
     """Of numbers that have 32 bits in base64."""
-    return isinstance(given, list) and all(
-        isinstance(vector, list)
-        and all(isinstance(each, int | float) and abs(each) < _MOST for each in cast("list[Any]", vector))
-        for vector in cast("list[Any]", given)
-    )
+    return isinstance(given, list) and all(map(_is_vector, cast("list[Any]", given)))
+
+
+def _is_vector(given: Any) -> bool:
+    if not isinstance(given, list) or not set(map(type, cast("list[Any]", given))) <= {int, float}:
+        return False
+    numbers = cast("list[float]", given)
+    return min(numbers, default=0) > -_MOST and max(numbers, default=0) < _MOST
 
 
 @dataclass(slots=True)

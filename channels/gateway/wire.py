@@ -153,8 +153,11 @@ def whole_number(value: object) -> int:
 
 
 def written(value: object) -> bytes:
-    """JSON in ASCII, so that lone surrogates stay what they were. Raises ValueError for what is no JSON."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    """JSON; in ASCII where it holds lone surrogates, so that they stay what they were."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:  # also for integers beyond 64 bits, and for many levels
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def parsed_part(data: bytes) -> JsonObject:

@@ -13,6 +13,7 @@ import pytest
 
 from channels.gateway import wire
 from channels.gateway.answering import Completeness
+from channels.gateway.ollama_answers import are_vectors, embeddings_of
 from channels.gateway.wire import (
     EventReader,
     Stretches,
@@ -124,6 +125,16 @@ def test_json_is_written_as_it_was_read(text: bytes) -> None:  # W6
     assert written(read_json(text)) == text
     with pytest.raises(ValueError, match="no object"):
         parsed_part(b"[1]")
+
+
+def test_many_embeddings_are_soon_translated() -> None:  # W6
+    """Four thousand texts are four million numbers."""
+    request = read_request(b'{"model": "m", "input": ["a"]}', needs="input")
+    reply = {"embeddings": [[0.123456789 * at for at in range(1_024)]] * 4_000}
+    began = time.process_time()
+    assert are_vectors(reply["embeddings"])
+    assert len(embeddings_of(request, reply).data) > 20_000_000
+    assert time.process_time() - began < 1.5
 
 
 def test_whether_a_client_wants_the_usage() -> None:  # W9
