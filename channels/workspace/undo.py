@@ -113,7 +113,7 @@ def _texts(path: str, before: bytes, after: bytes) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """One file that is again what it was. `diff` is from what it had become."""
+    """One file that is again what it was. `diff` is from what it had become, or says why it was left."""
 
     path: str
     diff: str
@@ -131,12 +131,14 @@ def undo(root: Root, store: Store, name: str | None, *, force: bool = False) -> 
     for change in changes:
         by_path.setdefault(change.path, []).append(change)
     conflicts: list[str] = []
+    restored: list[Restored] = []
     plan: list[tuple[str, bytes | None, Content | None, Sequence[Change]]] = []
     for path, steps in by_path.items():
         try:
             now = content_at(root, path)
         except (Outside, Refused, OSError) as error:
             conflicts.append(f"{path}: {error}\n")
+            restored.append(Restored(path, f"not restored: {conflicts[-1]}"))
             continue
         written, wanted = steps[-1].after, _blob(store, steps[0].before)
         if (now.digest if now else None) != written:
@@ -151,7 +153,6 @@ def undo(root: Root, store: Store, name: str | None, *, force: bool = False) -> 
             "changed_since",
             "changed since, nothing was restored (--force restores all the same):\n" + "".join(conflicts),
         )
-    restored: list[Restored] = []
     for path, wanted, now, steps in plan:
         if wanted is not None:
             root.write(path, wanted, steps[0].mode or 0o644)

@@ -264,6 +264,18 @@ def test_differences_of_long_files_are_soon_told() -> None:  # W10
     assert takes_less_than(2, told)
 
 
+async def test_what_stands_in_the_way_is_told_also_to_who_forces(world: World) -> None:  # W10
+    for path in ("a.txt", "b.txt"):
+        await write(world, path, "mine\n", "create")
+    (world.root / "a.txt").unlink()
+    (world.root / "a.txt").mkdir()
+    first, second = back(world, force=True)
+    assert (first.path, first.diff) == ("a.txt", "not restored: a.txt: 'a.txt' is a directory\n")
+    assert (second.path, text(world, "b.txt")) == ("b.txt", None)
+    (world.root / "a.txt").rmdir()
+    assert [each.path for each in back(world, force=True)] == ["a.txt"]
+
+
 def test_differences_in_many_stretches_are_soon_told() -> None:  # W10
     def every_other(count: int, own: str) -> bytes:
         return "".join("same\n" if number % 2 else f"{own} {number}\n" for number in range(count)).encode()
