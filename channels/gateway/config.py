@@ -26,8 +26,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, Literal, cast
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -57,7 +59,9 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 def is_address(text: str) -> bool:
     """Whether a server can be asked there."""
     match = _ADDRESS.fullmatch(text)
-    return match is not None and text.isascii() and int(match[1] or 0) <= 65_535
+    with suppress(ValueError):  # brackets that hold no IPv6 address
+        return bool(match and text.isascii() and int(match[1] or 0) <= 65_535 and urlsplit(text))
+    return False
 
 
 def _kind_faults(fields: Mapping[str, object]) -> Iterator[str]:

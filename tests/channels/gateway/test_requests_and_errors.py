@@ -446,6 +446,11 @@ class TestTheFile:
                 "any a port and a path",
             ),
             (
+                FILE.replace("127.0.0.1", "[1:2:3]"),
+                "/backends/0/url accepted is http:// or https://, a host, and where there are "
+                "any a port and a path",
+            ),
+            (
                 FILE.replace('["qwen3:8b"]', "[]"),
                 "/backends/0 a backend names at least one model, in 'models' or 'aliases'",
             ),
@@ -475,6 +480,7 @@ class TestTheFile:
                 "none",
                 "kind",
                 "url",
+                "brackets",
                 "models",
                 "num_ctx",
                 "misspelled",
