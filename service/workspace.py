@@ -32,7 +32,7 @@ def open_workspace(options: Options, embedder: index.Embedder | None = None) -> 
     rules = read_rules(rules_file())
     path, by = store.detect(options.directory, Path.home())
     workspace = assistant.Workspace(path, settings, rules, embedder)
-    with suppress(OSError):  # a home that cannot be written costs nobody his work
+    with suppress(OSError, CallTheOperator):  # a home that cannot be written costs nobody his work
         store.remember_workspace(path, by, Path.home())
     return workspace
 

@@ -164,6 +164,11 @@ def test_a_session_is_gone_on_with(workspace: Terminal) -> None:  # W10
     assert SESSION.fullmatch(first["session"])
 
 
+def test_a_home_that_cannot_be_written_costs_nobody_his_work(workspace: Terminal) -> None:  # W3
+    (workspace.root.parent / "home" / ".agentichat" / "proxy.db").mkdir(parents=True)
+    assert workspace.result("Hello")["status"] == "completed"
+
+
 def test_sessions_are_listed_and_written_out(workspace: Terminal) -> None:  # W10
     assert workspace("sessions").out == ""
     first = workspace.result("Mend the *test*.\nplease")
