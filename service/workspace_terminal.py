@@ -10,7 +10,7 @@ import asyncio
 import readline
 import signal
 from collections.abc import Coroutine, Generator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, Self
 
 from rich.console import Console
@@ -40,7 +40,7 @@ def chat(options: Options, *, resume: str | None) -> int:
             console, workspace, session = Console(), work.workspace, work.session
             readline.set_auto_history(False)  # it would keep the answers to questions too
             for line in workspace.store.history():
-                readline.add_history(line)
+                _remember(line)
             head = f"{workspace.root.path} · {work.name} · session {session}. "
             console.print(
                 Text(f"{head}Ctrl-D ends it; a line that ends in \\ goes on.", style="dim"), soft_wrap=True
@@ -91,9 +91,11 @@ class Keys:
         self._pressed = False
         self._typing = True
         try:
-            return input(question)
+            typed = input(question)
         finally:
             self._typing = False
+        # Where the locale is not installed, all beyond ASCII comes as bytes.
+        return typed.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     async def stopping(self, turn: Coroutine[Any, Any, None]) -> None:
         """Await `turn`, which Ctrl-C cancels."""
@@ -127,8 +129,14 @@ def _prompts(console: Console, keys: Keys) -> Generator[str]:
         if text in ("/quit", "/exit"):
             return
         if text:
-            readline.add_history(text)
+            _remember(text)
             yield text
+
+
+def _remember(line: str) -> None:
+    """For the arrows; a line that the locale cannot hold is left out."""
+    with suppress(UnicodeEncodeError):
+        readline.add_history(line)
 
 
 async def _turn(work: Work, prompt: str, screen: Screen) -> None:

@@ -90,6 +90,16 @@ HIDING = "\x1b[2K\x1b[1G\r\x07\x7f\x9b1A\u202e\u200b\U000e0001"
 SHOWN = r"\u001b[2K\u001b[1G\u000d\u0007\u007f\u009b1A\u202e\u200b\ue0001"
 
 
+@pytest.mark.parametrize(
+    ("line", "read"), [("caf\udcc3\udca9", "café"), ("caf\udce9", "caf\ufffd"), ("café", "café")]
+)
+def test_what_comes_as_bytes_is_read_as_utf_8(line: str, read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W10: where the locale of the terminal is not installed, all beyond ASCII comes so."""
+    typed(monkeypatch, line)
+    with Keys() as keys:
+        assert keys.read("> ") == read
+
+
 async def shown_for(question: Question, monkeypatch: pytest.MonkeyPatch) -> str:
     """All that a question writes, the line that it asks included."""
     out = io.StringIO()
