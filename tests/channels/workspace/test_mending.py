@@ -15,7 +15,7 @@ import pytest
 
 from adapters.models.fake_http import Received
 from adapters.models.fake_openai import WireStep
-from adapters.models.scripted import Stalls
+from adapters.models.scripted import Says, Stalls
 from channels.workspace.assistant import Frame, run_turn
 from channels.workspace.toolbox import Choice, Question
 from channels.workspace.undo import undo
@@ -182,3 +182,25 @@ def _wait_for(path: Path) -> None:
             return
         time.sleep(0.01)
     raise AssertionError(f"{path} did not come")
+
+
+def test_words_beyond_ascii_are_asked_where_the_locale_is_not_installed(tmp_path: Path) -> None:  # W10
+    (tmp_path / "home").mkdir()
+    asked: list[str] = []
+
+    def answer(got: Received) -> Says:
+        asked.append(got.body["messages"][-1]["content"])
+        return Says("Yes.")
+
+    with model_server(answer) as server:
+        environment = {
+            **{"HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "LC_ALL": "xx_XX.UTF-8"},
+            **{"FLOW_ENGINE_WORKSPACE_MODEL": "m", "FLOW_ENGINE_GATEWAY_URL": server.origin},
+        }
+        command = [sys.executable, "-m", "service.cli", "workspace", "--dir", str(tmp_path)]
+        for more in ((), ("--resume",)):  # then with the line among those typed before
+            with started([*command, *more], tmp_path, environment) as terminal:
+                terminal.until("session", "> ")
+                terminal.type("Is this a café?")
+                terminal.until("Yes.", "> ")
+    assert asked == ["Is this a café?"] * 2
