@@ -179,7 +179,8 @@ function Drawing(props: CanvasProps): ReactNode {
     (changes: NodeChange<TaskNodeType>[]) => {
       setNodes((before) => applyNodeChanges(changes, before));
       const put: Record<string, Point> = {};
-      const chosen = new Set(shown.selected);
+      // One that is gone stays chosen for an undo to bring it back so; beside another one it would count as a second.
+      const chosen = new Set([...shown.selected].filter((id) => taskById(document, id) !== undefined));
       for (const each of changes) {
         if (each.type === "position" && each.position !== undefined && each.dragging === false)
           put[each.id] = each.position;
