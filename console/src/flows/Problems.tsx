@@ -66,16 +66,18 @@ export const Problems = memo(function Problems(props: ProblemsProps): ReactNode 
   const errors = verdict.problems.filter((each) => each.severity === "error").length;
   const warnings = verdict.problems.length - errors;
   return (
-    <section className="panel problems" aria-labelledby={heading}>
+    <section id="problems" className="panel problems" aria-labelledby={heading} tabIndex={-1}>
       <header className="panel-head">
         <h2 id={heading}>{say("problems")}</h2>
-        <span className="row" aria-live="polite">
-          {errors > 0 ? <Badge tone="bad">{say("errors", { count: errors })}</Badge> : null}
-          {warnings > 0 ? <Badge tone="warn">{say("warnings", { count: warnings })}</Badge> : null}
+        <span className="row">
+          <span className="row" aria-live="polite">
+            {errors > 0 ? <Badge tone="bad">{say("errors", { count: errors })}</Badge> : null}
+            {warnings > 0 ? <Badge tone="warn">{say("warnings", { count: warnings })}</Badge> : null}
+            {verdict.known && verdict.problems.length === 0 && verdict.error === null ? (
+              <Badge tone="good">{say("noProblems")}</Badge>
+            ) : null}
+          </span>
           {verdict.checking ? <span className="quiet">{say("checking")}</span> : null}
-          {!verdict.checking && verdict.problems.length === 0 && verdict.error === null ? (
-            <Badge tone="good">{say("noProblems")}</Badge>
-          ) : null}
         </span>
       </header>
       <ErrorState error={verdict.error} />

@@ -24,6 +24,8 @@ export function useQuiet<T>(value: T): T {
 
 export interface Verdict {
   readonly problems: readonly Problem[];
+  /** Whether it is there: of the document as it stands, or as it was a moment ago. */
+  readonly known: boolean;
   /** Not yet of the document as it stands. */
   readonly checking: boolean;
   readonly error: Error | null;
@@ -63,7 +65,8 @@ export function useVerdict(
   const problems = useMemo(() => problemsOf(data, brokenText), [data, brokenText]);
   const checking = quiet !== document || checked.isFetching;
   const { error } = checked;
-  return useMemo(() => ({ problems, checking, error }), [problems, checking, error]);
+  const known = data !== undefined;
+  return useMemo(() => ({ problems, known, checking, error }), [problems, known, checking, error]);
 }
 
 function problemsOf(verdict: Schemas["Verdict"] | undefined, brokenText: string | null): readonly Problem[] {
