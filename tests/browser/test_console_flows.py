@@ -164,6 +164,7 @@ def test_a_flow_is_drawn_by_keyboard_alone(tmp_path: Path) -> None:
         page.keyboard.type("booking")
         page.get_by_role("region", name="booking").get_by_label("Connect to").focus()
         page.keyboard.type("goodbye")
+        page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         expect(page.locator(".react-flow__edge")).to_have_count(3)
         page.locator(".react-flow__node", has_text="booking").focus()

@@ -1,13 +1,15 @@
-"""The graph of a flow by the keyboard: what is chosen has its panel, and the focus has a place through all of it."""
+"""The graph of a flow by the keyboard: what is chosen has its panel, and the focus is never lost."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from playwright.sync_api import expect
 
 from tests.browser.console import IN_A_BROWSER, opened_console
 from tests.browser.test_console_canvas import drawn
+from tests.browser.test_console_narrow import FOCUSED_IS_SEEN
 
 pytestmark = IN_A_BROWSER
 
@@ -25,4 +27,100 @@ def test_a_task_that_is_chosen_after_another_was_deleted_shows_its_panel(tmp_pat
         page.get_by_role("button", name="Undo").click()
         page.locator("[data-task=reception]").click()
         expect(page.get_by_role("region", name="reception")).to_be_visible()
+        console.was_clean()
+
+
+def test_tab_leads_from_what_is_chosen_to_its_panel_and_escape_back(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        drawn(console)
+        page = console.page
+        node = page.locator(".react-flow__node[data-id=supervised]")
+        close = page.get_by_role("region", name="supervised").get_by_role("button", name="Close")
+        page.keyboard.press("Tab")  # from here on the keyboard leads
+        node.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function(FOCUSED_IS_SEEN)  # its panel would lie over it
+        page.keyboard.press("Tab")
+        expect(close).to_be_focused()
+        page.keyboard.press("Shift+Tab")
+        expect(node).to_be_focused()
+        page.keyboard.press("Tab")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Escape")
+        expect(node).to_be_focused()
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(close).to_have_count(0)
+        expect(node).to_be_focused()
+        way = page.locator(".react-flow__edge[data-id='reception → operator']")
+        way.focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("button", name="→ operator")).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(way).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("region", name="reception")).to_have_count(0)
+        expect(way).to_be_focused()
+        page.get_by_label("Search tasks").fill("supervised")
+        page.keyboard.press("Tab")
+        expect(close).to_be_focused()
+        console.is_accessible()
+        console.was_clean()
+
+
+def test_a_task_is_made_named_connected_and_deleted_where_the_focus_is(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        drawn(console)
+        page = console.page
+        nodes = page.locator(".task-node")
+        page.get_by_role("button", name="Add task").press("Enter")
+        name = page.get_by_label("Name", exact=True)
+        expect(name).to_be_focused()
+        page.keyboard.press("Control+a")
+        page.keyboard.type("booking")
+        panel = page.get_by_role("region", name="booking")
+        choice = panel.get_by_label("Connect to")
+        choice.focus()
+        for _ in range(3):  # the arrow keys choose, and connect nothing
+            page.keyboard.press("ArrowDown")
+        expect(choice).to_have_value("operator")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(panel.get_by_role("group", name="→")).to_have_count(1)
+        page.keyboard.press("Escape")
+        page.keyboard.press("Delete")
+        expect(nodes).to_have_count(6)
+        page.keyboard.press("Control+z")
+        expect(nodes).to_have_count(7)
+        console.was_clean()
+
+
+def test_a_problem_of_a_whole_task_leads_into_its_panel_and_past_the_graph_there_is_a_way(
+    tmp_path: Path,
+) -> None:
+    with opened_console(tmp_path) as console:
+        drawn(console)
+        page = console.page
+        page.get_by_label("Search tasks").focus()
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip the graph")).to_be_focused()
+        page.keyboard.press("Enter")
+        problems = page.get_by_role("region", name="Problems")
+        expect(problems).to_be_focused()
+        problems.get_by_role("button", name="to 'island'").press("Enter")
+        panel = page.get_by_role("region", name="island")
+        expect(panel.get_by_label("Name", exact=True)).to_be_focused()
+        console.was_clean()
+
+
+def test_the_graph_is_heard_in_the_readers_language(tmp_path: Path) -> None:
+    with opened_console(tmp_path, locale="it-IT") as console:
+        drawn(console)
+        page = console.page
+        told = page.locator(".react-flow__node[data-id=island]")
+        expect(told).to_have_accessible_name("island, Solo IA, Irraggiungibile, ha avvisi")
+        expect(told).to_have_attribute("aria-roledescription", "compito")
+        expect(told).to_have_accessible_description(re.compile("^Invio lo seleziona"))
+        expect(page.get_by_role("button", name="Ingrandisci")).to_be_visible()
         console.was_clean()

@@ -1,4 +1,5 @@
 import {
+  type AriaLabelConfig,
   applyNodeChanges,
   Background,
   type Connection,
@@ -24,7 +25,7 @@ import {
   useRef,
   useState,
 } from "react";
-import { useText } from "../i18n";
+import { type Say, useText } from "../i18n";
 import { Button } from "../shell/kit";
 import {
   connected,
@@ -43,7 +44,18 @@ import {
   withoutTasks,
   withTask,
 } from "./document";
-import { edgesOf, inOwnLayers, nodesOf, reused, type Shown, type TaskNodeType } from "./graph";
+import {
+  edgesOf,
+  inOwnLayers,
+  nodesOf,
+  notesOf,
+  reused,
+  type Shown,
+  type TaskNodeType,
+  type Told,
+  TYPE_TEXTS,
+} from "./graph";
+import { behindPanel, toPanel } from "./graphFocus";
 import { arranged, layered, NODE } from "./layout";
 import { TaskEdge } from "./TaskEdge";
 import { TaskNode } from "./TaskNode";
@@ -144,14 +156,9 @@ function Drawing(props: CanvasProps): ReactNode {
   const say = useText("flows");
   const flow = useReactFlow<TaskNodeType>();
   const { positions, better } = usePositions(document);
+  const { told, words } = useMemo(() => wordsOf(say), [say]);
   const drawn = useReused(
-    useMemo(
-      () =>
-        nodesOf(document, positions, shown, (task) =>
-          say("taskLabel", { name: nameOf(task), type: task.type }),
-        ),
-      [document, positions, shown, say],
-    ),
+    useMemo(() => nodesOf(document, positions, shown, told), [document, positions, shown, told]),
   );
   const [nodes, setNodes] = useState<TaskNodeType[]>(drawn);
   const drawnLast = useRef(drawn);
@@ -167,7 +174,7 @@ function Drawing(props: CanvasProps): ReactNode {
     });
   }, [drawn]);
   const [dragged, setDragged] = useState<ReadonlySet<string>>(NONE);
-  const edges = useReused(useMemo(() => edgesOf(document, ways), [document, ways]));
+  const edges = useReused(useMemo(() => edgesOf(document, ways, told), [document, ways, told]));
   const edgesDrawn = useMemo(() => inOwnLayers(edges, dragged), [edges, dragged]);
   const dragStarted = useCallback(
     (_: unknown, __: unknown, all: TaskNodeType[]) => setDragged(new Set(all.map((node) => node.id))),
@@ -249,6 +256,15 @@ function Drawing(props: CanvasProps): ReactNode {
   useEffect(() => {
     if (wanted !== null) look(wanted.id);
   }, [wanted, look]);
+  const uncover = useCallback(() => {
+    const id = behindPanel(frame.current);
+    if (id !== undefined) look(id);
+  }, [look]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: with what is chosen a panel comes, and tasks move below it
+  useEffect(() => {
+    const drawing = requestAnimationFrame(uncover);
+    return () => cancelAnimationFrame(drawing);
+  }, [uncover, shown.selected, positions]);
 
   const add = (): void => {
     const id = freeName("task", new Set(tasksOf(document).flatMap((task) => [task._id, nameOf(task)])));
@@ -260,6 +276,7 @@ function Drawing(props: CanvasProps): ReactNode {
       }),
     );
     selectOnly(new Set([id]));
+    requestAnimationFrame(() => toPanel(frame.current, "input"));
   };
   const copy = (): void => {
     const tasks = tasksOf(document).filter((task) => shown.selected.has(task._id));
@@ -307,13 +324,25 @@ function Drawing(props: CanvasProps): ReactNode {
     "/": () => search.current?.focus(),
   };
   const pressed = (event: KeyboardEvent): void => {
-    if (event.key === "Enter" && (event.target as Element).matches(".react-flow__edge")) showWay();
+    const at = event.target as Element;
+    if (event.key === "Enter" && at.matches(".react-flow__edge")) showWay();
+    const leads = at === search.current || at.matches(".selected");
+    if (event.key === "Tab" && !event.shiftKey && leads && toPanel(frame.current, "button"))
+      event.preventDefault();
     if (event.target instanceof HTMLInputElement || readOnly) return;
     const name = `${event.ctrlKey || event.metaKey ? "mod+" : ""}${event.shiftKey ? "shift+" : ""}${event.key.toLowerCase()}`;
     const act = keys[name];
     if (act === undefined) return;
     event.preventDefault();
     act?.();
+  };
+  /** What is chosen no more keeps the focus: React Flow would take it away. */
+  const escaped = (event: KeyboardEvent): void => {
+    looksAround();
+    if (event.key !== "Escape" || !(event.target as Element).matches(".react-flow__node, .react-flow__edge"))
+      return;
+    event.stopPropagation();
+    selectOnly(NONE);
   };
   const [found, setFound] = useState(true);
   /** The first task with a text in its name or id, where none has it in what it says, or the next one after that which is
@@ -337,8 +366,10 @@ function Drawing(props: CanvasProps): ReactNode {
     <div
       className="canvas"
       ref={frame}
+      tabIndex={-1}
+      onFocus={uncover}
       onKeyDown={pressed}
-      onKeyDownCapture={looksAround}
+      onKeyDownCapture={escaped}
       onPointerDownCapture={looksAround}
       onWheelCapture={looksAround}
     >
@@ -370,6 +401,9 @@ function Drawing(props: CanvasProps): ReactNode {
           onChange={(event) => find(event.target.value)}
           onKeyDown={(event) => event.key === "Enter" && find(event.currentTarget.value, true)}
         />
+        <a className="skip" href="#problems">
+          {say("skipGraph")}
+        </a>
       </div>
       <ReactFlow<TaskNodeType>
         nodes={nodes}
@@ -393,6 +427,7 @@ function Drawing(props: CanvasProps): ReactNode {
         fitViewOptions={FIT}
         aria-label={say("canvas")}
         role="application"
+        ariaLabelConfig={words}
       >
         <Background gap={24} />
         <Overview />
@@ -400,6 +435,33 @@ function Drawing(props: CanvasProps): ReactNode {
       </ReactFlow>
     </div>
   );
+}
+
+/** What is heard of the graph: of its tasks and connections, and of the rest of what React Flow draws. */
+function wordsOf(say: Say<"flows">): { readonly told: Told; readonly words: Partial<AriaLabelConfig> } {
+  const help = say("taskHelp");
+  return {
+    told: {
+      task: (data) => {
+        const { task, mark } = data;
+        const marked = mark === undefined ? [] : [say(mark === "error" ? "hasErrors" : "hasWarnings")];
+        const type = say(TYPE_TEXTS[task.type] ?? "typeAio");
+        return [nameOf(task), type, ...notesOf(data).map((note) => say(note)), ...marked].join(", ");
+      },
+      aTask: say("aTask"),
+      aWay: say("aWay"),
+    },
+    words: {
+      "node.a11yDescription.default": help,
+      "node.a11yDescription.keyboardDisabled": help,
+      "node.a11yDescription.ariaLiveMessage": ({ x, y }) => say("movedTo", { x, y }),
+      "edge.a11yDescription.default": say("wayHelp"),
+      "controls.ariaLabel": say("view"),
+      "controls.zoomIn.ariaLabel": say("zoomIn"),
+      "controls.zoomOut.ariaLabel": say("zoomOut"),
+      "controls.fitView.ariaLabel": say("fitView"),
+    },
+  };
 }
 
 function centre(element: HTMLElement | null): Point {

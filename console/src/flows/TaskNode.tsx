@@ -2,14 +2,12 @@ import { Handle, type NodeProps, Position } from "@xyflow/react";
 import { memo, type ReactNode } from "react";
 import { useText } from "../i18n";
 import { nameOf } from "./document";
-import type { TaskNodeType } from "./graph";
-
-const TYPE_TEXTS = { AIO: "typeAio", AIS: "typeAis", HUM: "typeHum" } as const;
+import { notesOf, type TaskNodeType, TYPE_TEXTS } from "./graph";
 
 /** A task as it is drawn. The active one has `aria-current`. */
 export const TaskNode = memo(function TaskNode({ data, selected }: NodeProps<TaskNodeType>): ReactNode {
   const say = useText("flows");
-  const { task, first, everywhere, faded, active, mark, covered } = data;
+  const { task, faded, active, mark, covered } = data;
   const classes = ["task-node", `type-${task.type}`];
   if (selected) classes.push("selected");
   if (faded) classes.push("faded");
@@ -31,9 +29,11 @@ export const TaskNode = memo(function TaskNode({ data, selected }: NodeProps<Tas
       </div>
       <div className="task-node-line">
         <span className="node-type">{say(TYPE_TEXTS[task.type] ?? "typeAio")}</span>
-        {first ? <span className="node-note">{say("first")}</span> : null}
-        {everywhere ? <span className="node-note">{say("everywhere")}</span> : null}
-        {faded ? <span className="node-note">{say("unreachable")}</span> : null}
+        {notesOf(data).map((note) => (
+          <span key={note} className="node-note">
+            {say(note)}
+          </span>
+        ))}
       </div>
       {task.description ? <div className="task-node-text">{task.description}</div> : null}
       <Handle type="source" position={Position.Right} />

@@ -1,4 +1,12 @@
-import { type ReactNode, useEffect, useId, useRef } from "react";
+import {
+  type FormEvent,
+  type KeyboardEvent,
+  type ReactNode,
+  useEffect,
+  useId,
+  useRef,
+  useState,
+} from "react";
 import { useText } from "../i18n";
 import { Button, Field } from "../shell/kit";
 import {
@@ -17,6 +25,7 @@ import {
   waysFrom,
   withoutTasks,
 } from "./document";
+import { toChosen } from "./graphFocus";
 import { type SchemaNode, schemaAt } from "./jsonSchema";
 import { PromptField, type RenderedFor } from "./PromptField";
 import { goTo, shownPlace } from "./places";
@@ -73,15 +82,28 @@ export function TaskPanel(props: TaskPanelProps): ReactNode {
   }, [wanted]);
   const put = (part: Partial<Task>, as?: string): void =>
     change(changedTask(document, id, part), as === undefined ? undefined : `${id} ${as}`);
+  const pressed = (event: KeyboardEvent): void => {
+    const first = (event.target as Element).matches(".panel-head button");
+    const back = event.key === "Escape" || (event.key === "Tab" && event.shiftKey && first);
+    if (back && !event.defaultPrevented && toChosen(panel.current)) event.preventDefault();
+  };
   return (
     <section
       ref={panel}
+      onKeyDown={pressed}
       className={props.renderedFor.conversation === "" ? "panel task-panel" : "panel task-panel wide"}
       aria-labelledby={heading}
     >
       <header className="panel-head">
         <h2 id={heading}>{nameOf(task)}</h2>
-        <Button kind="bare" aria-label={sayShell("close")} onClick={() => select(null)}>
+        <Button
+          kind="bare"
+          aria-label={sayShell("close")}
+          onClick={() => {
+            toChosen(panel.current);
+            select(null);
+          }}
+        >
           ✕
         </Button>
       </header>
@@ -212,6 +234,13 @@ function Connections(props: ConnectionsProps): ReactNode {
   const others = tasksOf(document).filter(
     (each) => each._id !== id && !task.connectedTasks?.includes(each._id),
   );
+  // Chosen, then connected: the arrow keys go through a list of choices one by one.
+  const [chosen, choose] = useState("");
+  const to = others.some((each) => each._id === chosen) ? chosen : "";
+  const connect = (event: FormEvent): void => {
+    event.preventDefault();
+    if (to !== "") change(connected(document, id, to));
+  };
   const own = task.connectedTasks ?? [];
   const everywhere = waysFrom(document, task).filter((to) => !own.includes(to));
   const form = (to: string): ReactNode => <ConnectionForm key={to} {...props} to={to} />;
@@ -219,23 +248,28 @@ function Connections(props: ConnectionsProps): ReactNode {
     <section className="connections" data-at="connectionConditions" aria-labelledby={heading}>
       <h3 id={heading}>{say("connections")}</h3>
       {own.map(form)}
-      <Field label={say("connectTo")}>
-        {(field) => (
-          <select
-            {...field}
-            disabled={readOnly || others.length === 0}
-            value=""
-            onChange={(event) => change(connected(document, id, event.target.value))}
-          >
-            <option value="">–</option>
-            {others.map((each) => (
-              <option key={each._id} value={each._id}>
-                {nameOf(each)}
-              </option>
-            ))}
-          </select>
-        )}
-      </Field>
+      <form className="connect" onSubmit={connect}>
+        <Field label={say("connectTo")}>
+          {(field) => (
+            <select
+              {...field}
+              disabled={readOnly || others.length === 0}
+              value={to}
+              onChange={(event) => choose(event.target.value)}
+            >
+              <option value="">–</option>
+              {others.map((each) => (
+                <option key={each._id} value={each._id}>
+                  {nameOf(each)}
+                </option>
+              ))}
+            </select>
+          )}
+        </Field>
+        <Button type="submit" disabled={readOnly || to === ""}>
+          {say("connect")}
+        </Button>
+      </form>
       {everywhere.length === 0 ? null : (
         <details className="form-more">
           <summary>{say("globalConnections", { count: everywhere.length })}</summary>

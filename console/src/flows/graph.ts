@@ -24,21 +24,38 @@ export interface Shown {
   readonly covered: ReadonlySet<string> | null;
 }
 
+export const TYPE_TEXTS = { AIO: "typeAio", AIS: "typeAis", HUM: "typeHum" } as const;
+
+/** What is noted of a task beside its name and type. */
+export function notesOf({
+  first,
+  everywhere,
+  faded,
+}: TaskData): readonly ("first" | "everywhere" | "unreachable")[] {
+  return [
+    ...(first ? (["first"] as const) : []),
+    ...(everywhere ? (["everywhere"] as const) : []),
+    ...(faded ? (["unreachable"] as const) : []),
+  ];
+}
+
+/** How a task and a connection are told to who hears them. */
+export interface Told {
+  readonly task: (data: TaskData) => string;
+  readonly aTask: string;
+  readonly aWay: string;
+}
+
 export function nodesOf(
   document: VersionDocument,
   positions: Readonly<Record<string, Point>>,
   shown: Shown,
-  labelled: (task: Task) => string,
+  told: Told,
 ): TaskNodeType[] {
   const found = reachable(document);
   const everywhere = new Set(document.globalTasks ?? []);
-  return tasksOf(document).map((task) => ({
-    id: task._id,
-    type: "task",
-    position: positions[task._id] ?? { x: 0, y: 0 },
-    selected: shown.selected.has(task._id),
-    ariaLabel: labelled(task),
-    data: {
+  return tasksOf(document).map((task) => {
+    const data: TaskData = {
       task,
       first: task._id === document.firstTask,
       everywhere: everywhere.has(task._id),
@@ -46,8 +63,17 @@ export function nodesOf(
       active: task._id === shown.active,
       mark: shown.marks.get(task._id),
       covered: shown.covered?.has(task._id) || shown.covered?.has(nameOf(task)),
-    },
-  }));
+    };
+    return {
+      id: task._id,
+      type: "task",
+      position: positions[task._id] ?? { x: 0, y: 0 },
+      selected: shown.selected.has(task._id),
+      ariaLabel: told.task(data),
+      domAttributes: { "aria-roledescription": told.aTask },
+      data,
+    };
+  });
 }
 
 /** A connection's label: its condition, then the variables that its target requires. */
@@ -78,7 +104,7 @@ export function onlyWay(
   return found.length === 1 ? found[0] : undefined;
 }
 
-export function edgesOf(document: VersionDocument, selected: ReadonlySet<string>): Edge[] {
+export function edgesOf(document: VersionDocument, selected: ReadonlySet<string>, told: Told): Edge[] {
   const tasks = new Map(tasksOf(document).map((task) => [task._id, task]));
   const variables = new Map((document.variables ?? []).map((each) => [each._id, each.name]));
   return [...tasks.values()].flatMap((from) =>
@@ -95,6 +121,7 @@ export function edgesOf(document: VersionDocument, selected: ReadonlySet<string>
           target: id,
           label,
           ariaLabel: `${nameOf(from)} → ${nameOf(to)}${label === "" ? "" : `: ${label}`}`,
+          domAttributes: { "aria-roledescription": told.aWay },
           className: conditioned ? "conditioned" : "",
           selected: selected.has(wayId(from._id, id)),
           markerEnd: { type: MarkerType.ArrowClosed, width: 18, height: 18 },

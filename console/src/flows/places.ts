@@ -20,7 +20,7 @@ export function shownPlace(form: HTMLElement | null, path: readonly string[]): H
 
 /** Shows a place and has the focus in it. */
 export function goTo(form: HTMLElement | null, path: readonly string[]): void {
-  const place = shownPlace(form, path);
+  const place = shownPlace(form, path) ?? form;
   for (const controls of ["input, select, textarea, .cm-content", "button"]) {
     const control = place?.querySelector<HTMLElement>(controls);
     if (control) {
