@@ -45,6 +45,27 @@ def _noted(request: Request, asked: list[str]) -> None:
         asked.append(request.url)
 
 
+def test_what_a_list_of_flows_tells_of_each_is_asked_for_as_it_is_seen(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page, asked = console.page, list[str]()
+        for number in range(60):
+            flow = {"name": f"Flow {number}", "campaignId": "c", "updatedBy": "ada"}
+            call(console.base, "POST", "/v1/flows", flow)
+        flow_id = published(console.base, "clinic-v1")
+        draft = {**call(console.base, "GET", f"/v1/flows/{flow_id}/versions/clinic-v1"), "draft": True}
+        call(console.base, "POST", f"/v1/flows/{flow_id}/versions", {**draft, "_id": "clinic-v2"})
+        page.on("request", lambda request: "/versions" in request.url and asked.append(request.url))
+        console.open("/flows")
+        rows = page.get_by_role("row")
+        expect(rows).to_have_count(62)
+        expect(page.get_by_text("not published").first).to_be_visible()
+        page.wait_for_load_state("networkidle")
+        assert 0 < len(asked) < 30, asked
+        page.get_by_role("row", name="Clinic").scroll_into_view_if_needed()
+        expect(page.get_by_role("row", name="Clinic")).to_contain_text("1 draft")
+        console.was_clean()
+
+
 def test_a_conversation_names_its_flow_and_version_and_a_version_leads_to_its_conversations(
     tmp_path: Path,
 ) -> None:  # what must be shown: 1

@@ -6,6 +6,7 @@ import { useMoment, useText } from "../i18n";
 import { flowAddress } from "../shell/addresses";
 import { Badge, Button, Dialog, Field, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
+import { useSeen } from "../shell/seen";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
 import { type FlowRow, flowsQuery, useLiveConversations, versionsOf, versionsQuery } from "./queries";
 import "./flows.css";
@@ -86,12 +87,13 @@ function FlowsTable({ flows }: { readonly flows: readonly FlowRow[] }): ReactNod
 function Row({ flow, running }: { readonly flow: FlowRow; readonly running: number }): ReactNode {
   const say = useText("flows");
   const moment = useMoment();
-  const versions = versionsOf(useQuery(versionsQuery(flow.id)).data ?? []);
+  const [seen, watched] = useSeen();
+  const versions = versionsOf(useQuery({ ...versionsQuery(flow.id), enabled: seen }).data ?? []);
   const drafts = versions.filter((version) => version.draft).length;
   const [newest] = versions;
   const last = newest !== undefined && newest.createdAt > flow.updatedAt ? newest : undefined;
   return (
-    <tr>
+    <tr ref={watched}>
       <td>
         <Link className="flow-name" to={flowAddress(flow.id)}>
           {flow.name}
