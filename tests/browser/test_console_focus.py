@@ -7,6 +7,7 @@ from pathlib import Path
 from playwright.sync_api import Route, expect
 
 from tests.browser.console import IN_A_BROWSER, a_conversation, opened_console, published
+from tests.browser.test_console_keys import DESIGNER, NEW_DESIGNER, signed_in, with_keys
 from tests.browser.test_console_late import refusing
 
 pytestmark = IN_A_BROWSER
@@ -88,6 +89,44 @@ def test_a_flow_that_could_not_be_created_is_not_told_of_when_another_one_is_beg
         page.get_by_role("button", name="Create a flow").click()
         expect(page.get_by_role("textbox", name="Name")).to_have_value("Clinic")
         expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_who_signs_in_is_at_the_page_and_again_where_the_key_ended(tmp_path: Path) -> None:
+    with with_keys(tmp_path) as (console, flow_id):
+        page = console.page
+        console.open(f"/flows/{flow_id}/publishing")
+        page.keyboard.type("no-such-key-as-this")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_have_text("This key is not known here.")
+        signed_in(console, f"/flows/{flow_id}/publishing", DESIGNER)
+        expect(page.get_by_role("main")).to_be_focused()
+
+        def withdrawn(route: Route) -> None:
+            old = route.request.headers.get("authorization") == f"Bearer {DESIGNER}"
+            refusing(route, 401, "unauthorized") if old else route.continue_()
+
+        page.get_by_role("tab", name="Tags").focus()
+        page.route("**/v1/**", withdrawn)
+        page.keyboard.press("ArrowRight")
+        page.get_by_label("API key").fill(NEW_DESIGNER)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("tab", name="Compare")).to_be_focused()
+
+
+def test_past_the_entries_of_a_conversation_there_is_a_way(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        a_conversation(console.base, published(console.base, "clinic-v1"))
+        console.open("/conversations/conv-1")
+        page.get_by_role("checkbox", name="Only the 1 refusal").focus()
+        page.keyboard.press("Tab")
+        skip = page.get_by_role("link", name="Skip the entries")
+        expect(skip).to_be_focused()
+        console.is_accessible()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("button", name="Earlier entry")).to_be_focused()
+        console.was_clean()
 
 
 def _refused(route: Route) -> None:

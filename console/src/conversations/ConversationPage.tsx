@@ -8,6 +8,7 @@ import { OF_THE_DAY, SECONDS, useMoment, useText } from "../i18n";
 import { conversationAddress } from "../shell/addresses";
 import { Badge, Button, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
+import { useSeen } from "../shell/seen";
 import { ErrorState, Loading, ScopeMissing } from "../shell/states";
 import { Table } from "../shell/Table";
 import { Actions } from "./Actions";
@@ -99,7 +100,7 @@ function OneConversation({ id }: { readonly id: string }): ReactNode {
       </PageHead>
       <div className="conversation">
         <Timeline id={id} steps={steps} seq={seq} select={select} />
-        <div className="side">
+        <div className="side" id="moment" tabIndex={-1}>
           <Rewind steps={steps} seq={seq} select={select} />
           <MomentPanel conversation={known} steps={steps} seq={seq} latest={latest} />
         </div>
@@ -114,7 +115,12 @@ interface Selecting {
   readonly select: (seq: number) => void;
 }
 
-function Timeline({ id, steps, seq, select }: Selecting & { readonly id: string }): ReactNode {
+const Timeline = memo(function Timeline({
+  id,
+  steps,
+  seq,
+  select,
+}: Selecting & { readonly id: string }): ReactNode {
   const say = useText("conversations");
   const list = useRef<HTMLOListElement>(null);
   const [refusals, setRefusals] = useState(false);
@@ -130,13 +136,16 @@ function Timeline({ id, steps, seq, select }: Selecting & { readonly id: string 
     else if (bottom > frame.scrollTop + frame.clientHeight) frame.scrollTop = bottom - frame.clientHeight;
   }, [seq, refusals]);
   return (
-    <section aria-label={say("timeline")}>
+    <section className="entries" aria-label={say("timeline")}>
       {count === 0 ? null : (
         <label className="choice">
           <input type="checkbox" checked={refusals} onChange={(event) => setRefusals(event.target.checked)} />
           {say("onlyRefusals", { count })}
         </label>
       )}
+      <a className="skip" href="#moment">
+        {say("skipEntries")}
+      </a>
       <ol className="timeline" ref={list}>
         {shown.map((step, index) => (
           <li key={step.seq} className={`step ${step.kind}`} data-seq={step.seq}>
@@ -155,7 +164,7 @@ function Timeline({ id, steps, seq, select }: Selecting & { readonly id: string 
       </ol>
     </section>
   );
-}
+});
 
 const StepButton = memo(function StepButton(props: {
   readonly id: string;
@@ -221,12 +230,7 @@ function useTitle(step: Step): string {
 /** The reason of a refusal as the agent was told: it stands in the reply of then, which is asked for once it is seen. A
  * journal may have a thousand. */
 function Reason({ id, step }: { readonly id: string; readonly step: Step }): ReactNode {
-  const [seen, setSeen] = useState(false);
-  const watched = useCallback((place: HTMLElement) => {
-    const watch = new IntersectionObserver((all) => all.some((each) => each.isIntersecting) && setSeen(true));
-    watch.observe(place);
-    return () => watch.disconnect();
-  }, []);
+  const [seen, watched] = useSeen();
   const moment = useQuery({ ...momentQuery(id, step.seq), enabled: seen });
   return (
     <span className="reason" ref={watched}>

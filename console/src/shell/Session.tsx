@@ -6,6 +6,7 @@ import {
   useContext,
   useEffect,
   useMemo,
+  useRef,
   useState,
 } from "react";
 import { Refused, whenKeyExpires } from "../api/client";
@@ -97,6 +98,14 @@ function SignIn({
   const [impossible, setImpossible] = useState(false);
   const [asking, setAsking] = useState(false);
 
+  const before = useRef(document.activeElement);
+  useEffect(() => {
+    const had = before.current as HTMLElement | null;
+    return () => {
+      document.getElementById("content")?.focus();
+      if (had?.closest("#content")) had.focus();
+    };
+  }, []);
   const submit = async (event: FormEvent): Promise<void> => {
     event.preventDefault();
     // No header can carry it, so no key has it: to send it would look like a lost connection.

@@ -61,7 +61,12 @@ export function Field({ label, hint, error, at, children }: FieldProps): ReactNo
       <label htmlFor={id}>{label}</label>
       {children({ id, ...described, ...(error === undefined ? {} : { "aria-invalid": true }) })}
       {note === undefined ? null : (
-        <p id={`${id}-note`} className={error === undefined ? "hint" : "hint wrong"}>
+        <p
+          key={error === undefined ? "hint" : "wrong"}
+          id={`${id}-note`}
+          className={error === undefined ? "hint" : "hint wrong"}
+          role={error === undefined ? undefined : "alert"}
+        >
           <Literals text={note} />
         </p>
       )}

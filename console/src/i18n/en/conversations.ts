@@ -30,6 +30,7 @@ export const conversations = {
   channel_sms: "SMS",
   channel_mail: "Mail",
   timeline: "Timeline",
+  skipEntries: "Skip the entries",
   onlyRefusals: { one: "Only the {count} refusal", other: "Only the {count} refusals" },
   stepStarted: "Started in {task}",
   stepUser: "The user",

@@ -33,6 +33,7 @@ export const conversations: Translation<typeof english> = {
   channel_sms: "SMS",
   channel_mail: "Correo",
   timeline: "Cronología",
+  skipEntries: "Saltar las entradas",
   onlyRefusals: { one: "Solo {count} rechazo", other: "Solo {count} rechazos" },
   stepStarted: "Empezó en {task}",
   stepUser: "El usuario",

@@ -33,6 +33,7 @@ export const conversations: Translation<typeof english> = {
   channel_sms: "SMS",
   channel_mail: "Posta",
   timeline: "Cronologia",
+  skipEntries: "Salta le voci",
   onlyRefusals: { one: "Solo {count} rifiuto", other: "Solo {count} rifiuti" },
   stepStarted: "Iniziata in {task}",
   stepUser: "L'utente",
