@@ -249,3 +249,48 @@ def test_the_fields_of_a_split_are_of_one_height(tmp_path: Path) -> None:
         assert weight is not None
         assert (version["y"], round(version["height"])) == (weight["y"], 36)
         console.was_clean()
+
+
+def test_what_is_chosen_is_seen_in_the_systems_own_colours(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        page.emulate_media(forced_colors="active")
+        flow_id = published(console.base, "clinic-v1")
+        console.open(f"/flows/{flow_id}/versions/clinic-v1")
+        page.locator(".react-flow__node[data-id=reception]").click()
+        page.get_by_role("button", name="Settings").press("Enter")
+        page.keyboard.press("ArrowDown")
+        for name, chosen, other in (
+            ("background-color", "a.active", ".main-navigation a:not(.active)"),
+            ("background-color", ".tab[data-state=active]", ".tab[data-state=inactive]"),
+            ("background-color", ".menu-item[data-highlighted]", ".menu-item:not([data-highlighted])"),
+            ("border-top-color", ".task-node.selected", ".task-node:not(.selected)"),
+        ):
+            first, second = (page.locator(each).first for each in (chosen, other))
+            style = f"element => getComputedStyle(element).getPropertyValue('{name}')"
+            assert first.evaluate(style) != second.evaluate(style), chosen
+        console.was_clean()
+
+
+def test_on_a_page_enlarged_four_times_the_bar_goes_along(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        page.set_viewport_size({"width": 320, "height": 256})
+        console.open(a_graph_that_is_arranged(console.base))
+        expect(page.get_by_role("button", name="Publish")).to_be_visible()
+        page.evaluate("scrollTo(0, 200)")
+        expect(page.get_by_role("banner")).not_to_be_in_viewport()
+        within_its_width(page)
+        console.was_clean()
+
+
+def test_an_address_that_leads_nowhere_is_called_so(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        console.open("/flows")
+        expect(page).to_have_title("Flows · Flow Engine")
+        console.open("/nowhere")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        title = page.get_by_role("heading", level=1).inner_text()
+        expect(page).to_have_title(f"{title} · Flow Engine")
+        console.was_clean()

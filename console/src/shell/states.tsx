@@ -4,7 +4,7 @@ import { ConnectionLost, Refused } from "../api/client";
 import type { Scope } from "../api/session";
 import { useText } from "../i18n";
 import { Outdated } from "./fetched";
-import { Button } from "./kit";
+import { Button, PageHead } from "./kit";
 
 export function Loading(): ReactNode {
   const say = useText("shell");
@@ -94,9 +94,10 @@ export function lastError(
 export function NotFound(): ReactNode {
   const say = useText("shell");
   return (
-    <EmptyState title={say("notFoundTitle")} actions={<Link to="/flows">{say("home")}</Link>}>
-      <p>{say("notFoundText")}</p>
-    </EmptyState>
+    <>
+      <PageHead title={say("notFoundTitle")} intro={say("notFoundText")} />
+      <Link to="/flows">{say("home")}</Link>
+    </>
   );
 }
 
