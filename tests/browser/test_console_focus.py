@@ -6,11 +6,20 @@ from pathlib import Path
 
 from playwright.sync_api import Route, expect
 
-from tests.browser.console import IN_A_BROWSER, a_conversation, opened_console, published
+from tests.browser.console import CALL, IN_A_BROWSER, a_conversation, call, opened_console, published
 from tests.browser.test_console_keys import DESIGNER, NEW_DESIGNER, signed_in, with_keys
 from tests.browser.test_console_late import refusing
 
 pytestmark = IN_A_BROWSER
+
+NOTED = """() => {
+    window.told = [];
+    const noted = ({target, addedNodes}) => target.matches("[aria-live]") &&
+        addedNodes.forEach((each) => window.told.push(each.textContent));
+    new MutationObserver((all) => all.forEach(noted))
+        .observe(document.querySelector("main"), {childList: true, subtree: true});
+}"""
+"""In the page: what is put into a live region that is there already, as `told`."""
 
 
 def test_a_button_that_cannot_be_used_now_keeps_the_focus(tmp_path: Path) -> None:
@@ -126,6 +135,25 @@ def test_past_the_entries_of_a_conversation_there_is_a_way(tmp_path: Path) -> No
         page.keyboard.press("Enter")
         page.keyboard.press("Tab")
         expect(page.get_by_role("button", name="Earlier entry")).to_be_focused()
+        console.was_clean()
+
+
+def test_an_entry_that_comes_is_told_and_all_that_are_shown_again_are_not(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        a_conversation(console.base, published(console.base, "clinic-v1"))
+        console.open("/conversations/conv-1")
+        entries = page.get_by_role("region", name="Timeline").get_by_role("list")
+        expect(entries).to_have_attribute("aria-live", "polite")
+        page.evaluate(NOTED)
+        only = page.get_by_role("checkbox", name="Only the 1 refusal")
+        only.check()
+        only.uncheck()
+        call(console.base, "POST", "/v1/change-task", {**CALL, "task": "reception", "reason": "Told"})
+        expect(entries.get_by_text("Told")).to_be_visible()
+        told = page.evaluate("window.told")
+        assert "Told" in told[-1]
+        assert not any("Started" in each for each in told)
         console.was_clean()
 
 

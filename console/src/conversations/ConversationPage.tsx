@@ -146,7 +146,8 @@ const Timeline = memo(function Timeline({
       <a className="skip" href="#moment">
         {say("skipEntries")}
       </a>
-      <ol className="timeline" ref={list}>
+      {/* What comes is told to whoever hears the page. Shown otherwise it is another list, of which nothing has come. */}
+      <ol key={String(refusals)} className="timeline" ref={list} aria-live="polite" aria-relevant="additions">
         {shown.map((step, index) => (
           <li key={step.seq} className={`step ${step.kind}`} data-seq={step.seq}>
             <span className="bead" aria-hidden="true">
