@@ -124,3 +124,26 @@ def test_the_graph_is_heard_in_the_readers_language(tmp_path: Path) -> None:
         expect(told).to_have_accessible_description(re.compile("^Invio lo seleziona"))
         expect(page.get_by_role("button", name="Ingrandisci")).to_be_visible()
         console.was_clean()
+
+
+IN_ITS_FRAME = """() => {
+    const [way, frame] = [document.activeElement, document.querySelector(".canvas")].map(
+        each => each.getBoundingClientRect())
+    const across = way.right > frame.left && way.left < frame.right
+    return across && way.bottom > frame.top && way.top < frame.bottom
+}"""
+
+
+def test_a_connection_that_has_the_focus_is_brought_into_view(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        drawn(console)
+        page = console.page
+        page.wait_for_load_state("networkidle")
+        for _ in range(6):
+            page.get_by_role("button", name="Zoom In").press("Enter")
+        page.wait_for_timeout(500)  # until it is zoomed
+        ways = page.locator(".react-flow__edge")
+        for number in range(ways.count()):
+            ways.nth(number).focus()
+            page.wait_for_function(IN_ITS_FRAME)
+        console.was_clean()

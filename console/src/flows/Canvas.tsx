@@ -55,7 +55,7 @@ import {
   type Told,
   TYPE_TEXTS,
 } from "./graph";
-import { behindPanel, toPanel } from "./graphFocus";
+import { hidden, toPanel } from "./graphFocus";
 import { arranged, layered, NODE } from "./layout";
 import { TaskEdge } from "./TaskEdge";
 import { TaskNode } from "./TaskNode";
@@ -257,9 +257,9 @@ function Drawing(props: CanvasProps): ReactNode {
     if (wanted !== null) look(wanted.id);
   }, [wanted, look]);
   const uncover = useCallback(() => {
-    const id = behindPanel(frame.current);
-    if (id !== undefined) look(id);
-  }, [look]);
+    const id = hidden(frame.current);
+    if (id !== undefined) look(edges.find((each) => each.id === id)?.source ?? id);
+  }, [look, edges]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: with what is chosen a panel comes, and tasks move below it
   useEffect(() => {
     const drawing = requestAnimationFrame(uncover);

@@ -20,12 +20,17 @@ export function toChosen(panel: HTMLElement | null): boolean {
   return chosen !== undefined && chosen === document.activeElement;
 }
 
-/** The task that the keyboard is at, where the panel hides it. */
-export function behindPanel(canvas: HTMLElement | null): string | undefined {
+/** The id of the task or connection that the keyboard is at, where the panel or the frame hides it. */
+export function hidden(canvas: HTMLElement | null): string | undefined {
   const at = document.activeElement;
-  const panel = canvas?.nextElementSibling;
-  if (!panel || !(at instanceof HTMLElement) || !at.matches(".react-flow__node:focus-visible"))
+  const graph = ".react-flow__node:focus-visible, .react-flow__edge:focus-visible";
+  if (canvas === null || !(at instanceof HTMLElement || at instanceof SVGElement) || !at.matches(graph))
     return undefined;
-  const { left, width } = at.getBoundingClientRect();
-  return left + width / 2 > panel.getBoundingClientRect().left ? at.dataset.id : undefined;
+  const frame = canvas.getBoundingClientRect();
+  const right = canvas.nextElementSibling?.getBoundingClientRect().left ?? frame.right;
+  const box = at.getBoundingClientRect();
+  // Of a task the middle has to be seen, of a connection, which may be longer than all that is in view, any part.
+  const half = at instanceof HTMLElement ? box.width / 2 : 0;
+  const aside = box.right - half < frame.left || box.left + half > right;
+  return aside || box.bottom < frame.top || box.top > frame.bottom ? at.dataset.id : undefined;
 }
