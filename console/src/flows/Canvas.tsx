@@ -256,8 +256,9 @@ function Drawing(props: CanvasProps): ReactNode {
   useEffect(() => {
     if (wanted !== null) look(wanted.id);
   }, [wanted, look]);
+  const byKey = useRef(false);
   const uncover = useCallback(() => {
-    const id = hidden(frame.current);
+    const id = byKey.current ? hidden(frame.current) : undefined; // under the pointer nothing moves
     if (id !== undefined) look(edges.find((each) => each.id === id)?.source ?? id);
   }, [look, edges]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: with what is chosen a panel comes, and tasks move below it
@@ -339,6 +340,7 @@ function Drawing(props: CanvasProps): ReactNode {
   /** What is chosen no more keeps the focus: React Flow would take it away. */
   const escaped = (event: KeyboardEvent): void => {
     looksAround();
+    byKey.current = true;
     if (event.key !== "Escape" || !(event.target as Element).matches(".react-flow__node, .react-flow__edge"))
       return;
     event.stopPropagation();
@@ -370,7 +372,10 @@ function Drawing(props: CanvasProps): ReactNode {
       onFocus={uncover}
       onKeyDown={pressed}
       onKeyDownCapture={escaped}
-      onPointerDownCapture={looksAround}
+      onPointerDownCapture={() => {
+        looksAround();
+        byKey.current = false;
+      }}
       onWheelCapture={looksAround}
     >
       <div className="canvas-tools" role="toolbar" aria-label={say("tools")}>
