@@ -58,6 +58,10 @@ class McpFailed(Exception):
     """The server is not reached, too slow, or broke the protocol. The message holds no address."""
 
 
+class _SessionLost(McpFailed):
+    """The server does not know the session any more, and has done nothing."""
+
+
 class McpServers(Protocol):
     """The MCP servers of one contact, by URL. Everything raises McpFailed."""
 
@@ -81,6 +85,9 @@ _FAILURES = (
     *(MCPError, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL),
     *(ValidationError, OSError, RuntimeError),
 )
+
+_SESSION_LOST = "Session terminated"
+"""How the SDK tells of a status 404 to a request with a session, unless the answer has words of its own."""
 
 _Said = TypeVar("_Said")
 
@@ -134,7 +141,7 @@ class McpConnections:
         self._connections: dict[str, _Connection] = {}
 
     async def tools(self, url: str) -> tuple[McpTool, ...]:
-        return await self._connection(url).talk(_listed, self._connect_within_s)
+        return await self._talk(url, _listed, self._connect_within_s)
 
     async def call(
         self, url: str, tool: str, arguments: Mapping[str, object], meta: Mapping[str, object]
@@ -143,7 +150,7 @@ class McpConnections:
             result = await client.call_tool(tool, dict(arguments), meta=cast("RequestParamsMeta", dict(meta)))
             return model_answer(result)
 
-        return await self._connection(url).talk(called, self._answer_within_s)
+        return await self._talk(url, called, self._answer_within_s)
 
     async def aclose(self) -> None:
         """Close every connection, within `CLOSE_WITHIN_S` seconds. Never raises for a server that does not
@@ -151,6 +158,13 @@ class McpConnections:
         connections = list(self._connections.values())
         self._connections.clear()
         await asyncio.gather(*(connection.aclose() for connection in connections))
+
+    async def _talk(self, url: str, exchange: Callable[[Client], Awaitable[_Said]], within_s: float) -> _Said:
+        """In a new session where the server, restarted perhaps, does not know the one that there was."""
+        try:
+            return await self._connection(url).talk(exchange, within_s)
+        except _SessionLost:
+            return await self._connection(url).talk(exchange, within_s)
 
     def _connection(self, url: str) -> _Connection:
         """The one that there is, unless it has broken."""
@@ -169,6 +183,7 @@ class McpConnections:
                 trust_env=False,
                 follow_redirects=False,
                 timeout=httpx2.Timeout(timeout_s, connect=min(CONNECT_WITHIN_S, timeout_s)),
+                event_hooks={"response": [_without_own_words]},
             )
             known = self._connections[url] = _Connection(url, host, http)
         return known
@@ -182,6 +197,7 @@ class _Connection:
         self._host = host
         self._http = http
         self._failure = "the connection was closed"
+        self._is_lost = False
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._exchanges = 0
         self._talking = 0
@@ -190,7 +206,7 @@ class _Connection:
 
     @property
     def is_over(self) -> bool:
-        return self._task.done() or self._closed.done()
+        return self._task.done() or self._closed.done() or self._is_lost
 
     async def talk(self, exchange: Callable[[Client], Awaitable[_Said]], within_s: float) -> _Said:
         """What `exchange` returns. Ends with the connection, should that break meanwhile."""
@@ -205,9 +221,13 @@ class _Connection:
         except TimeoutError:
             raise McpFailed(f"no answer within {within_s:g} s") from None
         except _FAILURES as failure:
-            raise McpFailed(_told(failure)) from failure
+            told = _told(failure)
+            self._is_lost = self._is_lost or told == _SESSION_LOST
+            raise (_SessionLost if told == _SESSION_LOST else McpFailed)(told) from failure
         finally:
             self._talking -= 1
+            if self._is_lost and not self._talking and not self._closed.done():
+                self._closed.set_result(None)
             exchanging.cancel()
             await asyncio.gather(exchanging, return_exceptions=True)
         raise McpFailed(self._failure)
@@ -241,6 +261,12 @@ class _Connection:
         except* _FAILURES as failures:
             self._failure = _told(_first(failures))
             log.warning("mcp_server_failed", host=self._host, reason=self._failure)
+
+
+async def _without_own_words(response: httpx2.Response) -> None:
+    """Has every server's 404 to a request with a session told by the SDK as `_SESSION_LOST`."""
+    if response.status_code == 404 and "mcp-session-id" in response.request.headers:
+        response.headers.pop("Content-Type", None)
 
 
 async def _unvalidated(name: str, result: CallToolResult) -> None:

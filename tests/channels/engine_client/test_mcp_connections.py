@@ -16,6 +16,10 @@ import uvicorn
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel, WithJsonSchema
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from adapters.outbound.policy import AllowList
 from channels.engine_client import mcp_tools
@@ -60,8 +64,39 @@ def agenda() -> MCPServer:
     return server
 
 
+class ForgetfulServer:
+    """Speaks MCP of 2025, in sessions, and knows none of them any more once they are cleared."""
+
+    def __init__(self) -> None:
+        self.sessions: set[str] = set()
+        self.called: list[str] = []
+
+    def streamable_http_app(self) -> Starlette:
+        return Starlette(routes=[Route("/mcp", self.answer, methods=["POST", "DELETE"])])
+
+    async def answer(self, request: Request) -> Response:
+        session = request.headers.get("mcp-session-id", "")
+        message: Any = await request.json() if request.method == "POST" else {}
+        if message.get("method") == "initialize":
+            session = f"session {len(self.called)}"
+            self.sessions.add(session)
+            info = {"capabilities": {"tools": {}}, "serverInfo": {"name": "forgetful", "version": "1"}}
+            result: dict[str, Any] = {"protocolVersion": "2025-06-18", **info}
+        elif session not in self.sessions:
+            error = {"code": -32001, "message": "Session not found"}
+            told = {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
+            return JSONResponse(told, 404 if session else 400)
+        elif message.get("method") == "tools/call":
+            self.called.append(session)
+            result = {"content": [{"type": "text", "text": "done"}]}
+        else:
+            return Response(status_code=202)
+        reply = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        return JSONResponse(reply, headers={"mcp-session-id": session})
+
+
 @asynccontextmanager
-async def running(server: MCPServer) -> AsyncIterator[tuple[str, uvicorn.Server]]:
+async def running(server: MCPServer | ForgetfulServer) -> AsyncIterator[tuple[str, uvicorn.Server]]:
     listening = listening_socket()
     app = server.streamable_http_app()
     config = uvicorn.Config(app, ws="none", log_config=None, timeout_graceful_shutdown=1)
@@ -190,6 +225,14 @@ class TestFailures:
             with anyio.fail_after(10):
                 assert await calling
             assert await servers.call(cable.url, "add", {"a": 1, "b": 2}, {}) == "3"
+
+    async def test_a_server_that_was_restarted_is_called_in_a_new_session(self) -> None:  # V2
+        async with running(server := ForgetfulServer()) as (url, _), connections() as servers:
+            assert await servers.call(url, "book", {}, {}) == "done"
+            server.sessions.clear()
+            told = await asyncio.gather(*(servers.call(url, "book", {}, {}) for _ in range(2)))
+            assert told == ["done", "done"]
+        assert server.called == ["session 0", "session 1", "session 1"]
 
     async def test_a_server_that_says_nothing_is_given_up(self) -> None:
         writers: list[asyncio.StreamWriter] = []
