@@ -12,7 +12,8 @@ from typing import Final, cast
 import orjson
 from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathQuery
 
-from flow_engine.values import JsonValue
+from flow_engine.json_values import deeper_than
+from flow_engine.values import MAX_DEPTH, JsonValue
 
 MAX_PATH_CHARS: Final = 1_000
 MAX_BRACKETS: Final = 40
@@ -54,7 +55,8 @@ def read_path(text: str) -> JSONPathQuery:
 
 def mapped_values(mapping: Mapping[str, str], result: JsonValue) -> dict[str, JsonValue]:
     """By variable id what its path finds in the result of a tool; without those that find nothing, or null. A
-    text is read as JSON where it is some. Never raises: a path that cannot be read finds nothing."""
+    text is read as JSON where it is some. Never raises: a path that cannot be read finds nothing, nor does
+    any in what is nested deeper than a value may be."""
     document = result
     if isinstance(result, str):
         try:
@@ -63,6 +65,8 @@ def mapped_values(mapping: Mapping[str, str], result: JsonValue) -> dict[str, Js
             return {}
     if isinstance(document, dict) and document.keys() == {"error"}:
         return {}  # the tool says that it failed
+    if deeper_than(document, MAX_DEPTH):
+        return {}
     found: dict[str, JsonValue] = {}
     for var_id, path in mapping.items():
         try:

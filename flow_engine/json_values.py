@@ -1,4 +1,4 @@
-"""JSON values as such: their size, their parts, when two are equal, whatever they mean."""
+"""JSON values as such: their size, their depth, their parts, when two are equal, whatever they mean."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -75,3 +75,14 @@ def walk(value: JsonValue, path: Sequence[str]) -> JsonValue:
         else:
             return None
     return value
+
+
+def deeper_than(value: JsonValue, levels: int) -> bool:
+    """Whether lists and objects of JSON lie more than `levels` deep in each other."""
+    layer = [value]
+    for _ in range(levels + 1):
+        parents = (list(each.values()) if isinstance(each, dict) else each for each in layer)
+        layer = [child for each in parents if isinstance(each, list) for child in each]
+        if not layer:
+            return False
+    return True

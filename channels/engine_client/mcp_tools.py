@@ -15,11 +15,13 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 import httpcore2
 import httpx2
+import orjson
 import structlog
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, RequestParamsMeta, TextContent
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from adapters.models.bounded_http import BoundedTransport
 from adapters.outbound.network import GuardedNetwork, Resolver, public_tls, resolve
@@ -43,6 +45,8 @@ MOST_PAGES: Final = 20
 MOST_ANSWER_VALUES: Final = 100_000
 """Commas and brackets of one answer on the wire: reading many small values takes seconds."""
 MOST_RESULT_CHARS: Final = 50_000
+MOST_REASON_CHARS: Final = 1_000
+"""Of what a server says of a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,15 +292,17 @@ async def _listed(client: Client) -> tuple[McpTool, ...]:
 
 
 def model_answer(result: CallToolResult) -> JsonValue:
-    """The text is what a server means for the model; without one, its structured content, JSON. A result that
-    is an error is `{"error": …}`."""
+    """The text is what a server means for the model; without one, its structured content, JSON whose numbers
+    have 64 bits. A result that is an error is `{"error": …}`. Of a long one, `MOST_RESULT_CHARS`."""
     texts = [part.text for part in result.content if isinstance(part, TextContent)]
-    text = "\n".join(texts)[:MOST_RESULT_CHARS]
+    text = "\n".join(texts)
     if result.is_error:
-        return {"error": text or "the tool failed without saying why"}
+        return {"error": text[:MOST_RESULT_CHARS] or "the tool failed without saying why"}
     if not texts and result.structured_content is not None:
-        return cast("JsonValue", result.structured_content)
-    return text
+        text = to_json(result.structured_content, inf_nan_mode="null").decode()
+        if len(text) <= MOST_RESULT_CHARS:
+            return cast("JsonValue", orjson.loads(text))
+    return text[:MOST_RESULT_CHARS]
 
 
 def _first(failure: BaseException) -> BaseException:
@@ -309,5 +315,5 @@ def _first(failure: BaseException) -> BaseException:
 def _told(failure: BaseException) -> str:
     """A reason without paths: what a server says, or why it is not reached, else the kind of failure."""
     if isinstance(failure, MCPError):
-        return failure.message
+        return failure.message[:MOST_REASON_CHARS]
     return str(failure) if isinstance(failure, httpx2.ConnectError) else type(failure).__name__

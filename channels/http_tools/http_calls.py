@@ -19,6 +19,7 @@ import structlog
 
 from channels.http_tools import documents, placeholders, templates
 from channels.http_tools.scope import Scope
+from flow_engine.json_values import deeper_than
 from flow_engine.ports.outbound import (
     OutboundFailed,
     OutboundRefused,
@@ -204,14 +205,3 @@ def _read(reply: OutboundReply) -> JsonValue | CallFailed:
     if deeper_than(document, MAX_DEPTH):
         return CallFailed("the reply cannot be read", reply.status)
     return document
-
-
-def deeper_than(value: JsonValue, levels: int) -> bool:
-    """Whether lists and objects of JSON lie more than `levels` deep in each other."""
-    layer = [value]
-    for _ in range(levels + 1):
-        parents = (list(each.values()) if isinstance(each, dict) else each for each in layer)
-        layer = [child for each in parents if isinstance(each, list) for child in each]
-        if not layer:
-            return False
-    return True

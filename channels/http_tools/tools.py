@@ -17,8 +17,9 @@ import structlog
 from adapters.models.tools import Arguments, Tool, Verdict
 from channels.http_tools.body_builders import BodyRefused, Builders, built_body
 from channels.http_tools.documents import BuiltinTool, HttpTool
-from channels.http_tools.http_calls import CallFailed, HttpCaller, deeper_than
+from channels.http_tools.http_calls import CallFailed, HttpCaller
 from channels.http_tools.scope import Scope, Values
+from flow_engine.json_values import deeper_than
 from flow_engine.ports.models import ToolSpec
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import MAX_DEPTH, JsonValue

@@ -82,6 +82,13 @@ async def test_an_answer_in_text_is_read_and_what_is_not_there_is_left_alone() -
         assert memory["var_number"].value == 3
 
 
+async def test_an_answer_that_is_nested_too_deeply_gives_no_values_and_is_the_model_s() -> None:
+    async with open_scene(mapped()) as scene:
+        answer = f'{{"price": 3, "slot": {"[" * 300}{"]" * 300}}}'
+        shown, memory = await found(scene, answer)
+        assert (shown, memory["var_number"].value) == (answer, None)
+
+
 async def test_a_value_that_does_not_fit_is_left_out_and_the_others_are_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

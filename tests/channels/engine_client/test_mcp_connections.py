@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import anyio
+import orjson
 import pytest
 import uvicorn
 from mcp.server import MCPServer
@@ -70,6 +71,7 @@ class ForgetfulServer:
     def __init__(self) -> None:
         self.sessions: set[str] = set()
         self.called: list[str] = []
+        self.result: dict[str, Any] = {"content": [{"type": "text", "text": "done"}]}
 
     def streamable_http_app(self) -> Starlette:
         return Starlette(routes=[Route("/mcp", self.answer, methods=["POST", "DELETE"])])
@@ -88,11 +90,12 @@ class ForgetfulServer:
             return JSONResponse(told, 404 if session else 400)
         elif message.get("method") == "tools/call":
             self.called.append(session)
-            result = {"content": [{"type": "text", "text": "done"}]}
+            result = self.result
         else:
             return Response(status_code=202)
-        reply = {"jsonrpc": "2.0", "id": message["id"], "result": result}
-        return JSONResponse(reply, headers={"mcp-session-id": session})
+        reply = {"jsonrpc": "2.0", "id": message["id"], "error" if "code" in result else "result": result}
+        written = json.dumps(reply)  # which writes NaN, too
+        return Response(written, headers={"mcp-session-id": session}, media_type="application/json")
 
 
 @asynccontextmanager
@@ -191,6 +194,27 @@ class TestExchanges:
         async with running(agenda()) as (url, _), connections() as servers:
             answer = await servers.call(url, "words", {}, {})
         assert json.loads(str(answer)) == {"text": "a" * 26 + "!"}
+
+    @pytest.mark.parametrize(
+        ("content", "answer"),
+        [
+            ({"wei": 10**21, "one": 1}, {"wei": 1e21, "one": 1}),
+            ({"price": float("nan")}, {"price": None}),
+            ({"long": "x" * 60_000}, '{"long":"' + "x" * 49_991),
+        ],
+    )
+    async def test_structured_content_alone_is_json_for_the_model_of_a_bounded_length(
+        self, content: dict[str, Any], answer: object
+    ) -> None:  # V2
+        async with running(server := ForgetfulServer()) as (url, _), connections() as servers:
+            server.result = {"content": [], "structuredContent": content}
+            told = await servers.call(url, "book", {}, {})
+        assert (told, orjson.loads(orjson.dumps(told))) == (answer, answer)
+
+    async def test_of_a_long_failure_the_model_is_told_the_beginning(self) -> None:
+        async with running(server := ForgetfulServer()) as (url, _), connections() as servers:
+            server.result = {"code": -32603, "message": "x" * 2_000_000}
+            assert await failure_of(servers, url, "book") == "x" * 1_000
 
     async def test_a_slow_tool_is_given_up_and_the_connection_kept(self) -> None:
         async with running(agenda()) as (url, _), connections(answer_within_s=0.5) as servers:

@@ -15,8 +15,9 @@ from adapters.outbound.client import GuardedClient
 from adapters.outbound.fake import Answer, RecordedCall, ScriptedOutbound
 from adapters.outbound.policy import AllowList
 from channels.http_tools.documents import HttpRequest
-from channels.http_tools.http_calls import CallFailed, HttpCaller, deeper_than, masked_url
+from channels.http_tools.http_calls import CallFailed, HttpCaller, masked_url
 from channels.http_tools.scope import Scope
+from flow_engine.json_values import deeper_than
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
 from flow_engine.values import JsonValue
 from tests.adapters.outbound.local_server import ok, redirect, serving
