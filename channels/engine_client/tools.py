@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 import orjson
+from pydantic_core import to_json
 
 from channels.engine_client import replies
 from channels.engine_client.mcp_tools import McpTool
@@ -305,7 +306,7 @@ def _fitted(value: JsonValue, types: frozenset[str]) -> object:
         return value
     if isinstance(value, dict) and value.keys() == {"country", "type", "number"}:
         return value["number"]
-    return orjson.dumps(value).decode()
+    return to_json(value).decode()  # of numbers beyond 64 bits, too
 
 
 def _required(tool: McpTool) -> list[str]:

@@ -191,6 +191,7 @@ class TestCalling:
             ({"type": "string"}, {"country": "IT", "type": "mobile", "number": "+39333"}, "+39333"),
             ({"type": "object"}, {"country": "IT", "type": "mobile", "number": "+39333"}, ...),
             ({"type": "string"}, {"id": 7}, '{"id":7}'),
+            ({"type": "string"}, 10**24, "1" + "0" * 24),
             ({"type": "string"}, False, "false"),
             ({"type": "boolean"}, False, False),
             ({}, {"id": 7}, {"id": 7}),
