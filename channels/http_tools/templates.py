@@ -28,7 +28,7 @@ MASK: Final = "***"
 
 _PATH_IN_ANSWER = re.compile(r"\$(?:[.\[]|\Z)")
 _SCHEME_AND_HOST = re.compile(r"https?://[^/?#\s]+", re.IGNORECASE)
-_DOTS: Final = {".": "%2E", "..": "%2E%2E"}
+_STEPS: Final = frozenset({".", ".."})
 _URL_EXAMPLES: Final = (
     "accepted is {{base_url}}/path, or an address that begins with http:// or https://, "
     "and credentials in a header"
@@ -44,8 +44,8 @@ class Mistakes(ValueError):
 
 
 class Unresolved(Exception):
-    """A URL lacks the value of a placeholder: it is refused, nothing is sent. `placeholder` is how the config
-    writes it."""
+    """A URL lacks a value for a placeholder, or has one that cannot be: it is refused, nothing is sent.
+    `placeholder` is how the config writes it."""
 
     def __init__(self, placeholder: str) -> None:
         super().__init__(placeholder)
@@ -131,8 +131,8 @@ class UrlTemplate:
     def render(self, scope: Scope, params: Iterable[tuple[str, JsonValue]] = ()) -> str:
         """The address, with `params` behind its own query. Null parameters are left out, lists repeated.
 
-        Raises Unresolved where a placeholder of the path, or the base, has no value: without it the
-        address would name something else.
+        Raises Unresolved where a placeholder of the path, or the base, has no value, and where a segment
+        comes to `.` or `..`: the address would name something else.
         """
         base = self.base
         if isinstance(base, Placeholder):
@@ -247,7 +247,9 @@ def _segment(segment: Template, scope: Scope) -> str:
         if as_text(placeholder.value(scope)) == "":
             raise Unresolved(str(placeholder))
     encoded = _encoded(segment, scope)
-    return _DOTS.get(encoded, encoded) if segment.placeholders else encoded
+    if segment.placeholders and encoded in _STEPS:  # for many servers `%2E%2E` is a step up, too
+        raise Unresolved(str(segment.placeholders[0]))
+    return encoded
 
 
 def _encoded(template: Template, scope: Scope) -> str:

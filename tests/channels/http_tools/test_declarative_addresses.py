@@ -12,6 +12,7 @@ from channels.http_tools.scope import Scope
 from channels.http_tools.templates import TemplateMistake, Unresolved, UrlTemplate
 from flow_engine.values import JsonValue
 
+STEPS = (".", "..")
 ROOT = {"base_url": "https://api.example/v1"}
 
 
@@ -29,8 +30,7 @@ class TestThePath:
             ("a b", "a%20b"),
             ("a/b", "a%2Fb"),
             ("../../admin", "..%2F..%2Fadmin"),
-            (".", "%2E"),
-            ("..", "%2E%2E"),
+            ("...", "..."),
             ("a?b#c", "a%3Fb%23c"),
             ("%2e%2e", "%252e%252e"),
             ("é", "%C3%A9"),
@@ -44,7 +44,7 @@ class TestThePath:
             == f"https://api.example/v1/orders/{segment}/x"
         )
 
-    @given(st.text(min_size=1))
+    @given(st.text(min_size=1).filter(lambda value: value not in STEPS))
     def test_has_as_many_segments_whatever_the_argument(self, value: str) -> None:  # V8
         parts = urlsplit(address("{{base_url}}/orders/{{args.id}}/x", id=value))
         assert (parts.scheme, parts.netloc, parts.query, parts.fragment) == ("https", "api.example", "", "")
@@ -55,9 +55,18 @@ class TestThePath:
 
     @given(st.text(alphabet="./", min_size=1, max_size=3), st.text(alphabet="./", min_size=1, max_size=3))
     def test_takes_no_step_up_in_a_segment_of_several_parts(self, one: str, other: str) -> None:  # V8
+        if one + other in STEPS:
+            with pytest.raises(Unresolved, match=r"args\.a"):
+                address("{{base_url}}/o/{{args.a}}{{args.b}}", a=one, b=other)
+            return
         path = urlsplit(address("{{base_url}}/o/{{args.a}}{{args.b}}", a=one, b=other)).path
         assert path.split("/")[3] not in (".", "..")
         assert path.count("/") == 3
+
+    @pytest.mark.parametrize("value", STEPS)
+    def test_takes_no_step_that_servers_read_in_percent_signs_too(self, value: str) -> None:  # V8
+        with pytest.raises(Unresolved, match=r"args\.id"):
+            address("{{base_url}}/orders/{{args.id}}", id=value)
 
     @pytest.mark.parametrize("value", [None, ""])
     def test_lacking_a_value_names_nothing_else(self, value: JsonValue) -> None:  # V8
