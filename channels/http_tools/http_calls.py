@@ -9,6 +9,7 @@
 
 import re
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -193,13 +194,14 @@ def _digits(text: str) -> str:
 
 
 def _read(reply: OutboundReply) -> JsonValue | CallFailed:
-    if not reply.body.strip():
+    body = reply.body.removeprefix(BOM_UTF8)  # which many a service writes before its JSON
+    if not body.strip():
         return None
     try:
-        document: JsonValue = orjson.loads(reply.body)
+        document: JsonValue = orjson.loads(body)
     except orjson.JSONDecodeError:
         try:
-            return reply.body.decode()
+            return body.decode()
         except UnicodeDecodeError:
             return CallFailed("the reply cannot be read", reply.status)
     if deeper_than(document, MAX_DEPTH):

@@ -143,6 +143,9 @@ class TestAReply:
             (204, b"", None),
             (200, b" \r\n", None),
             (200, b"OK", "OK"),
+            (200, b'\xef\xbb\xbf{"a": [1]}', {"a": [1]}),
+            (200, b"\xef\xbb\xbfOK", "OK"),
+            (200, b"\xef\xbb\xbf", None),
             (200, "déjà vu".encode(), "déjà vu"),
         ],
     )
