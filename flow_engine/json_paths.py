@@ -2,7 +2,8 @@
 
 A path gives the first value that it finds. `match` and `search` are not there, since a pattern can take for
 ever, and at most one `..` and three commas: each selection beside another one (`[*, 'a']`) may look at all
-that is below once more. So the time grows with the result and no faster.
+that is below once more. Filters look at the whole document only along one fixed way, as they do so for each
+item. So the time grows with the result and no faster.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,10 @@ from functools import lru_cache
 from typing import Final, cast
 
 import orjson
-from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathQuery
+from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathQuery, filter_expressions
+from jsonpath_rfc9535.exceptions import JSONPathSyntaxError
+from jsonpath_rfc9535.parse import Parser
+from jsonpath_rfc9535.tokens import TokenStream
 
 from flow_engine.json_values import deeper_than
 from flow_engine.values import MAX_DEPTH, JsonValue
@@ -27,8 +31,20 @@ class PathRefused(ValueError):
     """A path that cannot be read, or could take too long; the message is for its author."""
 
 
+class PlainParser(Parser):
+    """Refuses filters that search the whole document."""
+
+    def parse_root_query(self, stream: TokenStream) -> filter_expressions.Expression:
+        read = super().parse_root_query(stream)
+        if isinstance(read, filter_expressions.RootFilterQuery) and not read.query.singular_query():
+            raise JSONPathSyntaxError("inside a filter `$` takes one fixed way", token=read.token)
+        return read
+
+
 class PlainPaths(JSONPathEnvironment):
-    """RFC 9535 without patterns."""
+    """RFC 9535 without patterns, and by `PlainParser`."""
+
+    parser_class = PlainParser
 
     def setup_function_extensions(self) -> None:
         super().setup_function_extensions()

@@ -25,17 +25,15 @@ from jsonpath_rfc9535 import (
     JSONPathQuery,
     filter_expressions,
 )
-from jsonpath_rfc9535.exceptions import JSONPathSyntaxError
 from jsonpath_rfc9535.lex import tokenize
 from jsonpath_rfc9535.node import JSONPathNodeList
-from jsonpath_rfc9535.parse import Parser
 from jsonpath_rfc9535.selectors import JSONPathSelector, NameSelector
 from jsonpath_rfc9535.tokens import Token, TokenStream, TokenType
 
 from channels.http_tools.placeholders import OPEN, Placeholder, as_text, placeholder_at
 from channels.http_tools.scope import Scope
 from flow_engine.conditions.lexing import Mistake
-from flow_engine.json_paths import MAX_BRACKETS, MAX_COMMAS, MAX_PATH_CHARS, PlainPaths
+from flow_engine.json_paths import MAX_BRACKETS, MAX_COMMAS, MAX_PATH_CHARS, PlainParser, PlainPaths
 from flow_engine.values import JsonValue
 
 _HOLE_OPEN: Final = "\ue000"
@@ -158,7 +156,7 @@ class _ArgumentSelector(JSONPathSelector):
                 yield node.new_child(items[int(key)], int(key), node)
 
 
-class _Parser(Parser):
+class _Parser(PlainParser):
     """Puts values where the marks are, after quotes and escapes are read."""
 
     def __init__(self, *, env: JSONPathEnvironment, values: Sequence[JsonValue] = ()) -> None:
@@ -182,12 +180,6 @@ class _Parser(Parser):
             isinstance(read.left, _Argument) or isinstance(read.right, _Argument)
         ):
             return _ArgumentComparison(read.token, read.left, read.operator, read.right)
-        return read
-
-    def parse_root_query(self, stream: TokenStream) -> filter_expressions.Expression:
-        read = super().parse_root_query(stream)
-        if isinstance(read, filter_expressions.RootFilterQuery) and not read.query.singular_query():
-            raise JSONPathSyntaxError("inside a filter `$` takes one fixed way", token=read.token)
         return read
 
     def _decode_string_literal(self, token: Token) -> str:

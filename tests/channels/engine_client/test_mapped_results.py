@@ -152,6 +152,8 @@ def test_a_path_gives_the_first_value_that_it_finds(path: str, value: JsonValue)
         "$" + "[0]" * 41,
         "$[9e999]",
         "$[*,*][*,*][*,*][*,*]",
+        "$[?count($..a) == 2]",
+        "$[?@.a == 1 && $[*]]",
     ],
 )
 def test_a_path_that_could_take_long_or_says_nothing_is_refused(path: str) -> None:
