@@ -22,7 +22,7 @@ from pydantic.errors import PydanticUserError
 
 from adapters.models.tools import TOOL_TIMEOUT_S, Arguments, Tool, ToolRegistry, Verdict
 from channels.chat.rows import RESERVED_TOOLS, AgentRow
-from channels.engine_client.mcp_tools import McpFailed, McpServers, McpTool
+from channels.engine_client.mcp_tools import McpFailed, McpServers, McpTool, shortened
 from channels.http_tools.tools import MOST_TOOL_S, CallContext, http_tool
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import ToolSpec
@@ -160,7 +160,7 @@ class McpSource:
 
         async def run(arguments: Arguments) -> object:
             try:
-                return await self._servers.call(url, tool_name, arguments, {})
+                return shortened(await self._servers.call(url, tool_name, arguments, {}))
             except McpFailed as failure:
                 return {"error": str(failure)}
 

@@ -293,16 +293,20 @@ async def _listed(client: Client) -> tuple[McpTool, ...]:
 
 def model_answer(result: CallToolResult) -> JsonValue:
     """The text is what a server means for the model; without one, its structured content, JSON whose numbers
-    have 64 bits. A result that is an error is `{"error": …}`. Of a long one, `MOST_RESULT_CHARS`."""
+    have 64 bits. A result that is an error is `{"error": …}`."""
     texts = [part.text for part in result.content if isinstance(part, TextContent)]
     text = "\n".join(texts)
     if result.is_error:
         return {"error": text[:MOST_RESULT_CHARS] or "the tool failed without saying why"}
     if not texts and result.structured_content is not None:
-        text = to_json(result.structured_content, inf_nan_mode="null").decode()
-        if len(text) <= MOST_RESULT_CHARS:
-            return cast("JsonValue", orjson.loads(text))
-    return text[:MOST_RESULT_CHARS]
+        return cast("JsonValue", orjson.loads(to_json(result.structured_content, inf_nan_mode="null")))
+    return text
+
+
+def shortened(answer: JsonValue) -> JsonValue:
+    """What a model gets of it: of a long one, as text, the first `MOST_RESULT_CHARS`."""
+    text = answer if isinstance(answer, str) else to_json(answer).decode()
+    return answer if len(text) <= MOST_RESULT_CHARS else text[:MOST_RESULT_CHARS]
 
 
 def _first(failure: BaseException) -> BaseException:

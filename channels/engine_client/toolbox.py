@@ -165,6 +165,7 @@ class Toolbox:
                 contact = client.Contact(data.conversation_id, data.contact_id)
                 custom = {variable.var_id for variable in memory.vars if variable.type == "custom"}
                 await self._write(tool, answer, contact, custom)
+            answer = mcp_tools.shortened(answer)
             await self._ran(tool, answer)
             return answer
 

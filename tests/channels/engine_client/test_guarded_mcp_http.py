@@ -13,7 +13,7 @@ import pytest
 from mcp_types import CallToolResult, TextContent
 
 from adapters.outbound.policy import AllowList
-from channels.engine_client.mcp_tools import MOST_RESULT_CHARS, GuardedTransport, model_answer
+from channels.engine_client.mcp_tools import MOST_RESULT_CHARS, GuardedTransport, model_answer, shortened
 from tests.api.harness import clinic, open_scene
 from tests.api.test_mcp_server import listening_socket, served
 from tests.timing import takes_less_than
@@ -99,10 +99,16 @@ async def test_a_packed_answer_is_not_unpacked() -> None:
 class TestAnswers:
     def test_the_text_is_for_the_model_and_cut_where_it_is_endless(self) -> None:
         parts = [TextContent(text="one"), TextContent(text="x" * MOST_RESULT_CHARS)]
-        answer = model_answer(CallToolResult(content=parts, structured_content={"a": 1}))
+        answer = shortened(model_answer(CallToolResult(content=parts, structured_content={"a": 1})))
         assert isinstance(answer, str)
         assert answer.startswith("one\nx")
         assert len(answer) == MOST_RESULT_CHARS
+
+    @pytest.mark.parametrize("length", [1, MOST_RESULT_CHARS - 11, MOST_RESULT_CHARS - 10, 1_000_000])
+    def test_data_are_cut_as_their_text(self, length: int) -> None:
+        data = model_answer(CallToolResult(content=[], structured_content={"long": "x" * length}))
+        whole = f'{{"long":"{"x" * length}"}}'
+        assert shortened(data) == (data if len(whole) <= MOST_RESULT_CHARS else whole[:MOST_RESULT_CHARS])
 
     def test_without_text_the_data_is(self) -> None:
         assert model_answer(CallToolResult(content=[], structured_content={"a": 1})) == {"a": 1}

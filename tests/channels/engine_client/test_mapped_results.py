@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from adapters.models.tools import Approval
 from channels.engine_client.client import Contact, FlowChoice, NewContact
 from channels.engine_client.fake_mcp import ScriptedMcp, ScriptedTool
-from channels.engine_client.mcp_tools import McpTool
+from channels.engine_client.mcp_tools import MOST_RESULT_CHARS, McpTool
 from channels.engine_client.toolbox import TaskTools, Toolbox
 from flow_engine.json_paths import PathRefused, description_of, mapped_values, read_path
 from flow_engine.ports.models import ToolCall
@@ -80,6 +81,15 @@ async def test_an_answer_in_text_is_read_and_what_is_not_there_is_left_alone() -
         assert memory["var_number"].value == 3
         _, memory = await found(scene, {"error": "the agenda is closed"})
         assert memory["var_number"].value == 3
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+async def test_all_of_a_long_answer_is_looked_into_and_its_beginning_is_the_model_s(as_text: bool) -> None:
+    answer: JsonValue = {"notes": "x" * MOST_RESULT_CHARS, "price": 3}
+    text = orjson.dumps(answer).decode()
+    async with open_scene(mapped()) as scene:
+        shown, memory = await found(scene, text if as_text else answer)
+        assert (shown, memory["var_number"].value) == (text[:MOST_RESULT_CHARS], 3)
 
 
 async def test_an_answer_that_is_nested_too_deeply_gives_no_values_and_is_the_model_s() -> None:

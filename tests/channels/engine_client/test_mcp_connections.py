@@ -200,10 +200,10 @@ class TestExchanges:
         [
             ({"wei": 10**21, "one": 1}, {"wei": 1e21, "one": 1}),
             ({"price": float("nan")}, {"price": None}),
-            ({"long": "x" * 60_000}, '{"long":"' + "x" * 49_991),
+            ({"long": "x" * 60_000}, {"long": "x" * 60_000}),
         ],
     )
-    async def test_structured_content_alone_is_json_for_the_model_of_a_bounded_length(
+    async def test_structured_content_alone_is_json_for_the_model(
         self, content: dict[str, Any], answer: object
     ) -> None:  # V2
         async with running(server := ForgetfulServer()) as (url, _), connections() as servers:
