@@ -118,6 +118,8 @@ async def test_a_primary_of_a_cluster_that_became_a_replica_is_not_asked_for_eve
         memory = connect(first.url, cluster=True, durability="aof")
         await ready(memory)
         other.execute_command("CLUSTER", "FAILOVER")
+        while one.info("replication")["role"] == "master":
+            await asyncio.sleep(0.02)
         assert f"it is a replica and takes no writes (127.0.0.1:{first.port})" in await unready(memory)
     await ready(memory)
     await memory.close()
@@ -150,7 +152,7 @@ async def test_an_unsafe_redis_that_was_accepted_is_ready(start_redis: StartRedi
 async def test_one_that_loads_its_data_is_away_and_loses_nothing(start_redis: StartRedis) -> None:  # F44
     server = start_redis()
     with server.client() as client:
-        client.mset({f"key {n}": "x" * 100 for n in range(400)})
+        client.mset({f"key {n}": "x" * 100 for n in range(4000)})
         client.bgrewriteaof()
         while client.info("persistence")["aof_rewrite_in_progress"]:
             await asyncio.sleep(0.02)
@@ -165,6 +167,8 @@ async def test_one_that_loads_its_data_is_away_and_loses_nothing(start_redis: St
             await memory.check_safety("aof")
         told.add(away.value.detail)
     assert await unready(memory) == "Redis is loading its data"
+    with server.client() as client:
+        client.config_set("key-load-delay", 0)
     await ready(memory)
     await memory.check_safety("aof")
     await memory.close()
