@@ -118,9 +118,11 @@ class Playout:
             if left_ms <= _SAME_MS:
                 break
             waiting.popleft()
-            ends_ms = min(head.ends_ms, head.begins_ms + left_ms)
+            ends_ms = head.begins_ms + left_ms
             if head.ends_ms - ends_ms > _SAME_MS:
                 waiting.appendleft(Stretch(head.item, ends_ms, head.ends_ms))
+            else:
+                ends_ms = head.ends_ms
             at = self._played_until
             self._played_until = until = at + (ends_ms - head.begins_ms) / self._ms_per_s
             last = self.heard[-1] if self.heard else None

@@ -121,3 +121,12 @@ def test_all_audio_is_heard_waiting_or_thrown_away_and_every_mark_comes_back_onc
         assert line.heard_ms(1) + line.waiting_ms(now) + dropped == pytest.approx(sent, abs=0.01)
     line.advance(now + 100)
     assert list(line.reached) == [str(mark) for mark in range(marks)]
+
+
+def test_audio_that_has_been_played_was_heard_to_its_last_bit() -> None:  # V12
+    line = Playout(0.0)
+    line.play(agent_audio(7, 0, 400), 0.0)
+    for tick in range(1, 21):
+        line.advance(0.02 * tick - 1e-10)
+    assert line.waiting_ms(0.4 - 1e-10) == 0
+    assert line.heard_ms(7) == 400
