@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.timing import ROUNDS, in_the_best_round, takes_less_than
+from tests.timing import ROUNDS, in_the_best_round, paused_s, takes_less_than
 
 pytestmark = pytest.mark.anyio
 
@@ -76,12 +76,13 @@ async def test_a_pause_of_the_machine_is_no_time_for_a_deadline() -> None:
             await paused()
             await asyncio.sleep(0)
 
-    began, talking = loop.time(), asyncio.create_task(talk())
+    began, before, talking = loop.time(), paused_s(), asyncio.create_task(talk())
     async with asyncio.timeout(0.2):
         while len(heard) < 3:
             heard.append(await told.get())
     await talking
     assert loop.time() - began < 0.2
+    assert paused_s() - before > 0.8
 
 
 async def test_time_that_is_waited_passes_as_it_does() -> None:

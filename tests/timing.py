@@ -63,6 +63,11 @@ class PatientLoop(asyncio.SelectorEventLoop):
         return self._told
 
 
+def paused_s() -> float:
+    """How many seconds the pauses have been so far that the running PatientLoop has left out."""
+    return time.monotonic() - asyncio.get_running_loop().time()
+
+
 class _Waiting(selectors.DefaultSelector):
     """Waits by that clock."""
 

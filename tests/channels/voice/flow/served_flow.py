@@ -298,7 +298,9 @@ class LiveCall:
         return [event for event in self.site.events.events if event["conversationId"] == self.conversation_id]
 
     def happenings(self) -> list[Any]:
-        return [event["body"] for event in self.events() if event["type"] == "system"]
+        """Without what the whole conversation is found to have missed, some time after its end."""
+        bodies = (event["body"] for event in self.events() if event["type"] == "system")
+        return [body for body in bodies if body["subtype"] != "checkpoint_missed"]
 
     async def memory(self) -> dict[str, Any]:
         reply = await self.engine.get(f"/v1/memory/{self.conversation_id}")
