@@ -188,10 +188,9 @@ def prepare_tool_writes(
     with every finding, pointers being into the batch as it was sent. `now` is aware, in UTC.
     """
     findings: list[Finding] = []
-    judged_only = False
     entries: dict[str, MemoryEntry] = {}
     first_at: dict[str, int] = {}
-    unknown = 0
+    judged_only, unknown = False, 0
     if not writes:
         findings.append(Finding("", "batch_empty", "accepted is a list of at least one entry"))
     for at, write in enumerate(writes):
