@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from playwright.sync_api import Route, expect
 
@@ -52,10 +53,16 @@ def test_work_goes_on_with_another_key_when_the_first_is_withdrawn(tmp_path: Pat
         page.locator("[data-task=visit]").click()
         page.get_by_label("When to enter it").fill("What was typed before the key ended.")
 
+        saved = False
+
         def withdrawn(route: Route) -> None:
-            """From now on the service does not know the old key: its refusals are its own."""
+            """From the save on the service does not know the old key: its refusals are its own. Not before:
+            the page also asks by itself, and who is refused then cannot save any more."""
+            nonlocal saved
             headers = route.request.headers
-            if headers.get("authorization") == f"Bearer {DESIGNER}":
+            path = urlsplit(route.request.url).path
+            saved = saved or (route.request.method == "POST" and path.endswith("/versions"))
+            if saved and headers.get("authorization") == f"Bearer {DESIGNER}":
                 headers = {**headers, "authorization": "Bearer a-key-that-was-withdrawn"}
             route.continue_(headers=headers)
 
