@@ -5,7 +5,8 @@
 3. A mark is reached when the last byte before it was sent; `clear` throws away what was not, and reaches all.
 4. Packets come from where the other side says it hears, or from where its first one came (RFC 4961): behind
    address translation the two differ. Nobody else is listened to, but for the place that a line has left
-   until the new one speaks.
+   until the new one speaks, and for a source that goes on from another place, as when its translation was
+   made anew: whoever has not seen its packets cannot go on with them (RFC 7362, 5).
 5. Of packets that overtake each other the late ones are left out: the model hears a gap rather than a mix.
    Each source (SSRC) counts its own, and may begin anew.
 6. A line with silence suppression sends comfort noise at times, or nothing: the agent hears silence then,
@@ -197,7 +198,7 @@ class RtpStream(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         packet = _read_packet(data)
-        if packet is None or (addr[:2] != self._remote and self._is_known):
+        if packet is None or (addr[:2] != self._remote and self._is_known and not self._goes_on(packet)):
             return
         if addr[:2] != self._left:
             self._remote, self._is_known = addr[:2], True
@@ -217,6 +218,11 @@ class RtpStream(asyncio.DatagramProtocol):
             return False
         self._event = stamp
         return True
+
+    def _goes_on(self, packet: _Packet) -> bool:
+        """Whether it comes after those that were heard of its source."""
+        ahead = (packet.number - self._last_number) & 0xFFFF
+        return packet.source == self._heard_source and 0 < ahead < 0x8000
 
     def _is_late(self, packet: _Packet) -> bool:
         """Whether one that was sent after it was heard. Packets of another source, or of one that has begun

@@ -47,9 +47,10 @@ class Line:
         first: int = 0x80,
         kind: int = 0,
         stamp: int = 0,
+        place: tuple[str, int] = LINE,
     ) -> None:
         head = struct.pack(">BBHII", first, kind, number & 0xFFFF, stamp, source)
-        self.stream.datagram_received(head + payload, LINE)
+        self.stream.datagram_received(head + payload, place)
 
 
 def test_packets_that_overtake_each_other_are_left_out() -> None:  # V12
@@ -167,6 +168,24 @@ async def test_a_line_that_speaks_before_it_is_described_is_answered_where_it_sp
         while not wire.to:
             await asyncio.sleep(0)
     assert set(wire.to) == {LINE}
+
+
+async def test_a_line_that_goes_on_from_another_place_is_followed_and_a_stranger_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # V12
+    line, wire = Line(), Wire()
+    line.stream.connection_made(wire)
+    moved, stranger = ("127.0.0.1", 4002), ("127.0.0.1", 4004)
+    line.packet(65_534, b"a")
+    line.packet(65_535, b"x", source=8, place=stranger)
+    line.packet(1, b"b", place=moved)  # its translation was made anew
+    line.packet(65_535, b"x")  # overtaken on the old way
+    line.packet(2, b"x", source=8, place=stranger)
+    line.packet(2, b"c", place=moved)
+    async with speaking(line, monkeypatch):
+        while not wire.to:
+            await asyncio.sleep(0)
+    assert (b"".join(line.heard[:3]), set(wire.to)) == (b"abc", {moved})
 
 
 async def test_a_line_on_hold_is_heard_as_silent_and_told_the_rest_afterwards(
