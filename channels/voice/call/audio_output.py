@@ -207,6 +207,14 @@ class AudioOutput:
         """Everything that was sent has been heard or thrown away."""
         return self._tracker.is_drained and not self.remote_playing
 
+    @property
+    def heard_by(self) -> float:
+        """When all that was sent has been heard, by the clock, in seconds. What the model's side plays is
+        taken to last 180 seconds."""
+        if self._remote_since is not None:
+            return self._remote_since + MOST_WAITING_MS / 1000
+        return self._tracker.plays_until_ms / 1000
+
     def play(self, audio: AgentAudio, now: float) -> bool:
         """Hands audio in base64 to the line. Returns False when so much is waiting on the line, 180 seconds,
         that no more should be sent."""

@@ -287,7 +287,7 @@ class Call:
         if self.is_over:
             return
         line_silent, model_silent = self._timers.is_line_silent(now), self._timers.is_model_silent(now)
-        if self._termination.is_due(now):
+        if self._termination.is_due(now, self._output.heard_by):
             self._leave()
         elif self._output.line_plays and line_silent:
             self.end("line_lost")

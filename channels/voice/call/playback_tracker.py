@@ -65,9 +65,9 @@ class PlaybackTracker:
         "_mark_count",
         "_marked_ms",
         "_marks",
-        "_plays_until",
         "_unmarked_ms",
         "_usual_delay_ms",
+        "plays_until_ms",
         "sounded",
     )
 
@@ -77,7 +77,8 @@ class PlaybackTracker:
         self._items: deque[_Item] = deque()
         self._last_id: str | None = None
         """Of `_items`."""
-        self._plays_until = 0.0
+        self.plays_until_ms = 0.0
+        """When all that was sent has been played, by what was worked out."""
         self._late_ms = 0.0
         self._usual_delay_ms: float | None = None
         self._generation = 0
@@ -97,9 +98,9 @@ class PlaybackTracker:
         if item_id != self._last_id:
             self._begin(item_id, content_index)
         self._unmarked_ms = unmarked_ms = self._unmarked_ms + audio_ms
-        if now_ms >= self._plays_until + self._late_ms:
-            self._plays_until, self._late_ms = now_ms, 0.0
-        self._plays_until += audio_ms
+        if now_ms >= self.plays_until_ms + self._late_ms:
+            self.plays_until_ms, self._late_ms = now_ms, 0.0
+        self.plays_until_ms += audio_ms
         return self._new_mark() if unmarked_ms >= MARK_EVERY_MS else None
 
     def item_ended(self, item_id: str) -> str | None:
@@ -151,7 +152,7 @@ class PlaybackTracker:
 
     def heard_ms(self, now_ms: float) -> float:
         """The position in milliseconds up to which the caller has heard when a `clear` sent now arrives."""
-        waiting = max(0.0, self._plays_until + self._late_ms - now_ms)
+        waiting = max(0.0, self.plays_until_ms + self._late_ms - now_ms)
         return max(self._confirmed_ms, self._sent_ms - waiting)
 
     def waiting_ms(self, now_ms: float) -> float:
@@ -178,7 +179,7 @@ class PlaybackTracker:
         self._marks.clear()
         self._marked_ms = self._confirmed_ms = self._sent_ms
         self._unmarked_ms = 0.0
-        self._plays_until = now_ms
+        self.plays_until_ms = now_ms
         self._late_ms = 0.0
         return Interruption(audible, tuple(unheard), had_audio)
 
@@ -215,5 +216,5 @@ class PlaybackTracker:
         self._mark_count += 1
         name = f"{self._generation}-{self._mark_count}"
         self._marked_ms, self._unmarked_ms = self._sent_ms, 0.0
-        self._marks.append((name, self._marked_ms, self._plays_until))
+        self._marks.append((name, self._marked_ms, self.plays_until_ms))
         return name

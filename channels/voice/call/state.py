@@ -143,6 +143,8 @@ class Keypad:
 
 
 LEAVE_WITHIN_S = 15.0
+MARK_WITHIN_S = 5.0
+"""After what was said should have been heard to its end."""
 
 
 class Phase(Enum):
@@ -207,9 +209,11 @@ class CallTermination:
         if self.phase is Phase.LAST_WORDS:
             self._to(Phase.PLAY_OUT)
 
-    def is_due(self, now: float) -> bool:
-        """The bound has passed: 15 s after the wish, 30 s with last words."""
-        return self.is_under_way and now >= self._until and self.phase in (Phase.LAST_WORDS, Phase.PLAY_OUT)
+    def is_due(self, now: float, heard_by: float) -> bool:
+        """The bound has passed: 15 s after the wish, 30 s with last words, or 5 s after `heard_by`, when all
+        that was said should have been heard."""
+        until = max(self._until, heard_by + MARK_WITHIN_S)
+        return self.is_under_way and now >= until and self.phase in (Phase.LAST_WORDS, Phase.PLAY_OUT)
 
     def line_stopped(self) -> EndReason | None:
         """Why the call ends with its line; None while a transfer may be what ended it."""

@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from channels.voice.call.audio_output import MOST_WAITING_MS
 from channels.voice.call.events import (
     AgentAudio,
     AgentAudioEnded,
@@ -31,7 +32,7 @@ from channels.voice.call.events import (
 )
 from channels.voice.call.machine import Call
 from channels.voice.call.ports import SessionSettings, Turn
-from channels.voice.call.state import LEAVE_WITHIN_S
+from channels.voice.call.state import LEAVE_WITHIN_S, MARK_WITHIN_S
 from tests.channels.voice.recording_doubles import RecordingHooks, RecordingLine, RecordingModel
 
 FRAME_MS = 100
@@ -91,6 +92,7 @@ class Talk(RuleBasedStateMachine):
         self.may_ask = True
         self.sent_ms: dict[str, int] = {}
         self.leaves_by: float | None = None
+        self.heard_by = 0.0
         self.moves_done = 0
         self.asked_for: set[str] = set()
         self.seen_line = self.seen_model = 0
@@ -154,6 +156,8 @@ class Talk(RuleBasedStateMachine):
     def model_says(self, event: object) -> None:
         if not self.line_plays or not isinstance(event, OutputBufferState):
             self.call.model_event(event)  # type: ignore[arg-type]
+        if not self.line_plays and event == OutputBufferState(playing=True):
+            self.heard_by = self.now + MOST_WAITING_MS / 1000
 
     @rule(
         code=st.sampled_from(["conversation_already_has_active_response", "server_error"]), of=st.booleans()
@@ -235,7 +239,9 @@ class Talk(RuleBasedStateMachine):
         if not hasattr(self, "call"):
             return
         assert len(self.hooks.ended) <= 1
-        if self.leaves_by is not None and self.now > self.leaves_by + 0.5:
+        if self.leaves_by is None:
+            return
+        if self.now > max(self.leaves_by, self.heard_by + MARK_WITHIN_S) + 0.5:
             assert self.hooks.ended or len(self.hooks.moves) > self.moves_done
 
     @invariant()
@@ -247,6 +253,7 @@ class Talk(RuleBasedStateMachine):
                 response, item = owner(told[1])
                 assert response not in self.silenced
                 assert self.line_plays
+                self.heard_by = max(self.heard_by, self.now) + FRAME_MS / 1000
                 self.sent_ms[item] = self.sent_ms.get(item, 0) + FRAME_MS
         self.seen_line = len(self.line.told)
         assert len(set(self.line.marks)) == len(self.line.marks)

@@ -314,9 +314,9 @@ class TestScenes:
 
 
 class TestLeaving:
-    def hangs_up(self, scene: Scene) -> None:
+    def hangs_up(self, scene: Scene, ms: int = 2000) -> None:
         scene.goes(ResponseStarted("r1"))
-        scene.speaks("bye", 2000)
+        scene.speaks("bye", ms)
         scene.goes(tool("c1", "end_call"))
         scene.call.hang_up()
         scene.call.tool_finished("c1", {"status": "ok"})
@@ -362,6 +362,24 @@ class TestLeaving:
         assert scene.model.said("cancel") == []
         assert scene.hooks.ended == []
         scene.plays_all()
+        assert scene.hooks.ended == ["agent_hung_up"]
+
+    def test_a_long_goodbye_is_heard_to_its_end_where_no_mark_returns_either(self) -> None:  # V12
+        scene = Scene()
+        self.hangs_up(scene, ms=20_000)
+        scene.wait(20)
+        assert scene.hooks.ended == []
+        scene.wait(6)
+        assert scene.hooks.ended == ["agent_hung_up"]
+
+    def test_a_long_goodbye_that_the_models_side_plays_is_heard_to_its_end(self) -> None:  # V12
+        scene = Scene(line_plays=False)
+        scene.goes(ResponseStarted("r1"), ItemAdded("bye", "assistant"), OutputBufferState(playing=True))
+        scene.call.hang_up()
+        scene.goes(ResponseEnded("r1", "completed"))
+        scene.wait(20)
+        assert scene.hooks.ended == []
+        scene.goes(OutputBufferState(playing=False))
         assert scene.hooks.ended == ["agent_hung_up"]
 
     def test_a_mark_that_never_returns_is_not_waited_for_longer_than_15_seconds(self) -> None:  # V12

@@ -72,7 +72,8 @@ class TestTermination:
     def test_nothing_is_waited_for_beyond_the_bound(self, last_words: bool, bound: float) -> None:  # V12
         termination = CallTermination()
         termination.begin("agent_hung_up", None, 0.0, last_words=last_words)
-        assert [termination.is_due(now) for now in (bound - 0.1, bound)] == [False, True]
+        assert [termination.is_due(now, 0.0) for now in (bound - 0.1, bound)] == [False, True]
+        assert [termination.is_due(now, 60.0) for now in (64.9, 65.0)] == [False, True]
 
 
 class TestResponses:
