@@ -3,8 +3,8 @@
 It does no I/O and knows no wire. Whatever takes time is started through `CallHooks` and comes back as an
 event, so that audio never waits for anything. Rules, each where bridges commonly fail:
 
-- The caller's speech stops the agent at once: the line is cleared, the item that was being heard is cut where
-  it was heard, items behind it are forgotten, and what the model still sends of them is dropped.
+- The caller's speech, or a key, stops the agent at once: the line is cleared, the item that was being heard
+  is cut where it was heard, items behind it are forgotten, what the model still sends of them is dropped.
 - Tools run beside the audio. When the last one of a response has answered, the model is asked once to go on.
 - Leaving waits until everything that was said has been heard, but not for ever (`CallTermination`).
 """
@@ -73,7 +73,7 @@ class Call:
                     self.counts.old_marks += 1
                 self._settle()
             case events.DigitPressed():
-                self._keypad.press(event.digit, self._clock())
+                self._pressed(event.digit)
             case events.StreamStopped():
                 if (reason := self._termination.line_stopped()) is not None:
                     self.end(reason)
@@ -139,8 +139,7 @@ class Call:
             case events.SpeechStarted():
                 self._responses.speech_started(now)
                 self._timers.turn_ended_at = None
-                if self._may_interrupt() and not self._termination.is_under_way:
-                    self._stop_speaking()
+                self._interrupted()
             case events.SpeechStopped():
                 self._timers.turn_ended(now)
                 self._responses.turn_ended(now)
@@ -159,7 +158,7 @@ class Call:
                 self._output.remote(event.playing, now)
                 self._settle()
             case events.DigitPressed():
-                self._keypad.press(event.digit, now)
+                self._pressed(event.digit)
             case events.ModelError():
                 self._model_refused(event, now)
             case _:
@@ -328,6 +327,16 @@ class Call:
         self._running.clear()
         for turn in self._output.rest(self._clock()):
             self._hooks.notice(turn)
+
+    def _pressed(self, digit: str) -> None:
+        if self._keypad.press(digit, self._clock()):
+            self._timers.quiet(self._clock())
+            self._interrupted()
+
+    def _interrupted(self) -> None:
+        """By the caller."""
+        if self._may_interrupt() and not self._termination.is_under_way:
+            self._stop_speaking()
 
     def _stop_speaking(self) -> None:
         active, now = self._responses.active, self._clock()

@@ -130,9 +130,12 @@ class Keypad:
     _digits: str = ""
     _pressed_at: float = 0.0
 
-    def press(self, digit: str, now: float) -> None:
-        if len(digit) == 1 and digit in KEYS and len(self._digits) < MOST_DIGITS:
+    def press(self, digit: str, now: float) -> bool:
+        """Whether it was taken."""
+        is_taken = len(digit) == 1 and digit in KEYS and len(self._digits) < MOST_DIGITS
+        if is_taken:
             self._digits, self._pressed_at = self._digits + digit, now
+        return is_taken
 
     def take(self, now: float) -> str:
         """All digits once nothing more is pressed; empty until then."""

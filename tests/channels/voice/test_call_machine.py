@@ -200,6 +200,25 @@ class TestBargeIn:
         scene.wait(6)
         assert scene.asks() == 1
 
+    def test_a_key_stops_the_agent_as_speech_does(self) -> None:  # V12
+        scene = Scene()
+        scene.answers("menu", 20_000)
+        scene.now += 3
+        scene.call.line_event(DigitPressed("x"))
+        assert scene.line.told[-1] != ("clear",)
+        scene.call.line_event(DigitPressed("2"))
+        assert scene.line.told[-1] == ("clear",)
+        assert scene.model.said() == [("truncate", "menu", 0, 3000)]
+        scene.wait(2)
+        assert scene.asks() == 1
+
+    def test_a_key_stops_no_agent_that_is_not_to_be_interrupted(self) -> None:  # V2, V12
+        scene = Scene(SessionSettings("Read the terms.", allow_interruptions=False))
+        scene.answers("terms", 20_000)
+        scene.now += 3
+        scene.call.line_event(DigitPressed("2"))
+        assert (scene.line.told[-1][0], scene.model.said()) == ("mark", [])
+
     def test_on_a_line_that_the_models_side_plays_itself_it_is_told_to_stop(self) -> None:  # V12
         scene = Scene(line_plays=False)
         scene.goes(ResponseStarted("r1"), ItemAdded("a", "assistant"), OutputBufferState(playing=True))
@@ -510,6 +529,13 @@ class TestWatching:
         assert scene.hooks.silences == 1
         scene.wait(1.5)
         assert scene.hooks.silences == 2
+
+    def test_nobody_who_presses_keys_is_asked_whether_they_are_there(self) -> None:  # V2, V12
+        scene = Scene(SessionSettings("x", silence_s=5))
+        scene.wait(4.5)
+        scene.call.line_event(DigitPressed("2"))
+        scene.wait(1)
+        assert scene.hooks.silences == 0
 
     def test_digits_are_put_together_for_the_model(self) -> None:  # V12
         scene = Scene()
