@@ -67,14 +67,14 @@ def _schema(settings: config.Pipeline) -> dict[str, object]:
 async def write_draft(
     model: LanguageModel,
     settings: config.Pipeline,
-    drafting: config.Drafting,
     model_name: str | None,
     classification: ports.Classification,
     read: str,
 ) -> LLMAnswer:
     """The text of a reply, with its tokens. Raises ModelFailed, also for an empty one."""
     language = f"Write in this language: {classification.language or 'that of the mail'}."
-    system = "\n\n".join(filter(None, (DRAFTING, preprocessing.DATA_RULE, language, drafting.instructions)))
+    own = settings.draft and settings.draft.instructions
+    system = "\n\n".join(filter(None, (DRAFTING, preprocessing.DATA_RULE, language, own)))
     answer = await ask(
         model,
         LLMRequest(

@@ -142,20 +142,14 @@ class _Work:
             if found is not None and found.label is not None:
                 label = found.label
                 await self._parts.mailbox.mark({label})
-            if isinstance(settings.draft, config.Drafting):
+            if settings.draft is not None:
                 if spent is not None:
                     return ports.RunOutcome("error", self._progress, error=spent, label=label)
                 turns = self._progress.turns
                 text = turns[-1].content if turns else None
                 if text is None and draft_letter(self._run.mail, self._run.judgement, "") is not None:
-                    answer = await write_draft(
-                        model,
-                        self._config.pipeline,
-                        settings.draft,
-                        name,
-                        found or ports.Classification(),
-                        read,
-                    )
+                    about = found or ports.Classification()
+                    answer = await write_draft(model, settings, name, about, read)
                     text = answer.text.strip()
                     await self._asked(answer, turns=(ports.StoredTurn(role="assistant", content=text),))
                 letter = None if text is None else draft_letter(self._run.mail, self._run.judgement, text)
@@ -218,19 +212,10 @@ class _Work:
         )
         model, name = self._model(profile)
         if not self._progress.turns:
-            system = "\n\n".join(
-                filter(
-                    None,
-                    (
-                        self._parts.loaded.prompts[self._run.judgement.profile or ""],
-                        task.prompt,
-                        preprocessing.DATA_RULE,
-                    ),
-                )
-            )
-            self._progress = self._progress.model_copy(
-                update={"turns": tuple(map(_stored, models.instruction(system, read)))}
-            )
+            own = self._parts.loaded.prompts[self._run.judgement.profile or ""]
+            system = "\n\n".join(filter(None, (own, task.prompt, preprocessing.DATA_RULE)))
+            turns = tuple(map(_stored, models.instruction(system, read)))
+            self._progress = self._progress.model_copy(update={"turns": turns})
         else:
             await self._settle_interrupted()
         request = models.LLMRequest(
