@@ -44,6 +44,7 @@ class Call:
         self._clock = clock
         self.counts = Counts()
         self.settings: ports.SessionSettings | None = None
+        self._may_interrupt = False
         self._dialogue = Dialogue(clock)
         self._responses = self._dialogue.responses
         self._silenced = self._responses.silenced
@@ -216,7 +217,7 @@ class Call:
             self._dialogue.model.configure(settings)
 
     def _use(self, settings: ports.SessionSettings) -> None:
-        self.settings = settings
+        self.settings, self._may_interrupt = settings, settings.allow_interruptions
         if not self.is_over:
             self._output.audio_format = settings.output_format
 
@@ -249,14 +250,14 @@ class Call:
             "system", f"Say exactly the following to the caller, and nothing else: {text}"
         )
         self._want_response()
-        self._begin_termination("refused", last_words=True)
+        self._begin_termination("refused", None, last_words=True)
 
     def hang_up(self) -> None:
         if self._termination.is_under_way:
             return
         waits = self._responses.instructed
         self._responses.wanted = self._responses.wanted and waits
-        self._begin_termination("agent_hung_up", last_words=waits)
+        self._begin_termination("agent_hung_up", None, last_words=waits)
 
     def transfer(self, target: str) -> None:
         waits = self._responses.wanted or self._responses.is_requested or bool(self._running)
@@ -296,7 +297,7 @@ class Call:
         elif not self._termination.is_under_way and now >= self._timers.ends_at:
             if speaks := self._dialogue.model is not None:
                 self.instruct(SAY_GOODBYE)
-            self._begin_termination("time_limit", last_words=speaks)
+            self._begin_termination("time_limit", None, last_words=speaks)
         elif self._dialogue.model is not None and (
             self._responses.is_overdue(now)
             # While the model's side plays by itself, it may have sent all that there is to tell.
@@ -335,7 +336,7 @@ class Call:
 
     def _interrupted(self) -> None:
         """By the caller."""
-        if self._may_interrupt() and not self._termination.is_under_way:
+        if self._may_interrupt and not self._termination.is_under_way:
             self._stop_speaking()
 
     def _stop_speaking(self) -> None:
@@ -355,15 +356,12 @@ class Call:
         if termination.phase is Phase.LAST_WORDS:
             termination.last_words_gone()
         elif termination.is_under_way or (
-            requested and self._responses.caller_speaks and self._may_interrupt()
+            requested and self._responses.caller_speaks and self._may_interrupt
         ):
             self._dialogue.silence(event.response_id)
             self._responses.wanted = not termination.is_under_way
             return
         self._responses.instructed = False
-
-    def _may_interrupt(self) -> bool:
-        return self.settings is not None and self.settings.allow_interruptions
 
     def _response_ended(self, event: events.ResponseEnded) -> None:
         was_active = self._responses.active == event.response_id
@@ -390,9 +388,7 @@ class Call:
         for item_id in self._output.note_heard(self._clock(), speaking=self._responses.active is not None):
             self._dialogue.delete_item(item_id)
 
-    def _begin_termination(
-        self, reason: ports.EndReason, target: str | None = None, *, last_words: bool = False
-    ) -> None:
+    def _begin_termination(self, reason: ports.EndReason, target: str | None, *, last_words: bool) -> None:
         """`last_words` are still to be begun."""
         if self._termination.begin(reason, target, self._clock(), last_words=last_words):
             self._settle()

@@ -38,13 +38,12 @@ from channels.voice.metrics import Counting
 from channels.voice.server.call_server import Admission, CallServer, Refusal
 from channels.voice.server.http import MEDIA_TYPE, problem_document
 from channels.voice.server.public_address import RequestInfo
+from channels.voice.wires.sockets import PING_AFTER_S, PONG_WITHIN_S
 from flow_engine.errors import CorrectTheInput
 
 PATH = "/media-stream"
 MAX_FRAME_BYTES = 1024 * 1024
 MAX_HEAD_BYTES = 16 * 1024
-PING_AFTER_S = 10.0
-PONG_WITHIN_S = 10.0
 CLOSE_WITHIN_S = 2.0
 
 _CLOSE_CODES: dict[Refusal, WSCloseCode] = {
