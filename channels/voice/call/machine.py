@@ -16,7 +16,7 @@ from channels.voice.call import events, ports
 from channels.voice.call.audio_output import AudioOutput
 from channels.voice.call.dialogue import Dialogue
 from channels.voice.call.events import AgentAudio
-from channels.voice.call.state import CallTermination, CallTimers, Counts, Keypad, Phase
+from channels.voice.call.state import MARK_WITHIN_S, CallTermination, CallTimers, Counts, Keypad, Phase
 from flow_engine.values import JsonValue
 
 SAY_GOODBYE = (
@@ -319,7 +319,9 @@ class Call:
 
     def is_calm(self) -> bool:
         """Nothing is going on that a change of the model's connection would disturb."""
-        return self._responses.is_quiet and not self._running and self._output.is_drained
+        output = self._output
+        is_heard = output.is_drained or self._clock() >= output.heard_by + MARK_WITHIN_S
+        return self._responses.is_quiet and not self._running and is_heard
 
     def close(self) -> None:
         """Give out the turns that were still waited for. To be called once, when nothing is waited for after

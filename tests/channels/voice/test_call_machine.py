@@ -530,6 +530,14 @@ class TestWatching:
         scene.wait(1.5)
         assert scene.hooks.silences == 2
 
+    def test_silence_is_noticed_on_a_line_whose_marks_never_return(self) -> None:  # V2, V12
+        scene = Scene(SessionSettings("x", silence_s=5))
+        scene.answers("a", 4000)
+        scene.wait(13.5)
+        assert scene.hooks.silences == 0
+        scene.wait(1.5)
+        assert scene.hooks.silences == 1
+
     def test_nobody_who_presses_keys_is_asked_whether_they_are_there(self) -> None:  # V2, V12
         scene = Scene(SessionSettings("x", silence_s=5))
         scene.wait(4.5)
