@@ -239,7 +239,7 @@ class CallRunner:
         match notice:
             case ports.Turn():
                 self._turns.put_nowait(notice)
-            case ports.CallerSilent():
+            case ports.CallerSilent() | ports.KeysPressed():
                 self._errand(self._handler.notice(notice))
             case ports.ModelStalled():
                 self._connection.lost("it does not answer")

@@ -307,8 +307,10 @@ class Call:
         else:
             if self._responses.is_turn_unanswered(now):
                 self._want_response()
-            if digits := self._keypad.take(now):
-                self._dialogue.add_text("user", f"(pressed on the keypad: {digits})")
+            if self.settings is not None and (digits := self._keypad.take(now)):
+                pressed = ports.KeysPressed(f"(pressed on the keypad: {digits})")
+                self._dialogue.add_text("user", pressed.text)
+                self._hooks.notice(pressed)
                 self._want_response()
             self._dialogue.respond_if_due()
             silence_s = None if self.settings is None else self.settings.silence_s

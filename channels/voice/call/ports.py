@@ -126,6 +126,13 @@ class CallerSilent:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysPressed:
+    """Keys of the caller's phone that belong together, in the words in which the model is told of them."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class TransferFailed:
     """The transfer to `target` failed; the caller is still there."""
 
@@ -137,8 +144,8 @@ class ModelStalled:
     """The model fails to answer or to go on, for some seconds."""
 
 
-HandlerNotice: TypeAlias = Turn | CallerSilent | TransferFailed
-MachineNotice: TypeAlias = Turn | CallerSilent | ModelStalled | ModelError
+HandlerNotice: TypeAlias = Turn | CallerSilent | KeysPressed | TransferFailed
+MachineNotice: TypeAlias = Turn | CallerSilent | KeysPressed | ModelStalled | ModelError
 
 
 # What the model is sent again when its connection is another one: in the order in which it was.

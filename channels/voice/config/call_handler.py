@@ -139,6 +139,8 @@ class ConfiguredCallHandler:
         match notice:
             case ports.Turn():
                 self._silences = 0 if notice.role == "user" else self._silences
+            case ports.KeysPressed():
+                self._silences = 0
             case ports.CallerSilent():
                 # Ask whether the caller is there; say goodbye when that was asked twice without an answer.
                 self._silences += 1

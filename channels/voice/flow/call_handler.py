@@ -5,7 +5,7 @@ The engine owns tasks, memory and prompts; the call's machine owns audio. This h
     open      handle-new-contact         → the session
     started                              → its command, `/start` or `/resume`
     run_tool  change_task, MCP tools     → another task, or an answer
-    notice    a turn: handle-utterance, in order → a fresh prompt, when it says something new
+    notice    a turn, or keys: handle-utterance, in order → a fresh prompt, when it says something new
               silence: handle-utterance (system) → the model asks whether somebody is there
               a transfer failed: handle-human-task
     ended     handle-end-contact, once
@@ -170,6 +170,9 @@ class FlowCallHandler:
                     self._report_utterance(Utterance(self._message_id(), notice.at, "user", notice.text))
                 else:
                     self._report_utterance(replace(self._own(notice.text), at=notice.at))
+            case ports.KeysPressed():
+                self._silences = 0
+                self._report_utterance(Utterance(self._message_id(), self._now(), "user", notice.text))
             case ports.CallerSilent():
                 self._silences += 1
                 self._report_utterance(self._own(NO_UTTERANCE, "system"))

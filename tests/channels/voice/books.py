@@ -22,6 +22,7 @@ from channels.voice.call.ports import (
     Ending,
     EndReason,
     HandlerNotice,
+    KeysPressed,
     Refused,
     SessionSettings,
     TransferFailed,
@@ -71,6 +72,8 @@ class Book:
                     raise RuntimeError("a handler's bug")
             case CallerSilent():
                 self.asked.append("silent")
+            case KeysPressed():
+                self.asked.append(notice.text)
             case TransferFailed():
                 self.asked.append(f"not transferred {notice.target}")
 

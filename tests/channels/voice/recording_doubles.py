@@ -11,6 +11,7 @@ from channels.voice.call.ports import (
     CallerSilent,
     EndReason,
     HistoryItem,
+    KeysPressed,
     MachineNotice,
     ModelStalled,
     SessionSettings,
@@ -102,6 +103,7 @@ class RecordingHooks:
     """The id of the call that `stop_other_tools` spares."""
     turns: list[Turn] = field(default_factory=list[Turn])
     silences: int = 0
+    pressed: list[str] = field(default_factory=list[str])
     stalls: int = 0
     errors: list[ModelError] = field(default_factory=list[ModelError])
     moves: list[str] = field(default_factory=list[str])
@@ -119,6 +121,8 @@ class RecordingHooks:
                 self.turns.append(notice)
             case CallerSilent():
                 self.silences += 1
+            case KeysPressed():
+                self.pressed.append(notice.text)
             case ModelStalled():
                 self.stalls += 1
             case ModelError():

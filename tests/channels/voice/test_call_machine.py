@@ -530,6 +530,19 @@ class TestWatching:
         scene.wait(1.5)
         assert scene.hooks.silences == 2
 
+    def test_digits_wait_until_somebody_answers(self) -> None:  # V12
+        scene = Scene()
+        wall = datetime(2026, 3, 1, tzinfo=UTC)
+        scene.call = Call(
+            scene.line, scene.hooks, clock=lambda: scene.now, wall=lambda: wall, max_duration_s=600
+        )
+        scene.call.line_event(DigitPressed("4"))
+        scene.wait(2)
+        assert scene.hooks.pressed == []
+        scene.call.attach(scene.model, scene.settings)
+        scene.wait(0.2)
+        assert scene.hooks.pressed == ["(pressed on the keypad: 4)"]
+
     def test_silence_is_noticed_on_a_line_whose_marks_never_return(self) -> None:  # V2, V12
         scene = Scene(SessionSettings("x", silence_s=5))
         scene.answers("a", 4000)
@@ -556,6 +569,7 @@ class TestWatching:
             ("add_text", "user", "(pressed on the keypad: 42#)"),
             ("create_response",),
         ]
+        assert scene.hooks.pressed == ["(pressed on the keypad: 42#)"]
 
 
 class TestRenewal:

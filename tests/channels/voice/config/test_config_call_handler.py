@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from adapters.models.tools import Approval, read_rules
-from channels.voice.call.ports import CustomVoice, Ending, Refused, SessionSettings, Turn
+from channels.voice.call.ports import CustomVoice, Ending, KeysPressed, Refused, SessionSettings, Turn
 from channels.voice.config import call_handler, lifecycle
 from channels.voice.config.call_handler import (
     ASK_WHETHER_THERE,
@@ -440,6 +440,14 @@ class TestTools:
             await call.handler.silent()
         asked = ("instruct", ASK_WHETHER_THERE)
         assert call.controls.told == [asked] * 4 + [("instruct", SAY_GOODBYE), ("hang_up",)]
+
+    async def test_a_caller_who_presses_keys_is_not_silent(self) -> None:  # V12
+        call = scene(inline(silence_s=8))
+        await call.begin()
+        for _ in range(4):
+            await call.handler.silent()
+            await call.handler.handler.notice(KeysPressed("(pressed on the keypad: 1)"))
+        assert call.controls.told == [("instruct", ASK_WHETHER_THERE)] * 4
 
 
 class TestLogs:

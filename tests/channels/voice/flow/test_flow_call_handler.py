@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from channels.engine_client.client import PAUSES_S, EngineClient
 from channels.engine_client.fake_mcp import ScriptedMcp
-from channels.voice.call.ports import CallerSilent, Refused, TransferFailed
+from channels.voice.call.ports import CallerSilent, KeysPressed, Refused, TransferFailed
 from channels.voice.flow.task_context import LOST, NOBODY_FREE, TRY_AGAIN
 from flow_engine.values import JsonValue
 from tests.api.harness import BASE_URL, Scene, clinic, entry, hum_task, over_many_contacts
@@ -164,6 +164,18 @@ class TestAWholeCall:
             ("tool", "bot", 'cerca_prestazione: "one visit: Elettrocardiogramma"', "cerca_prestazione"),
             ("system", "bot", {"subtype": "reported", "text": "no_utterance"}, "agent-1"),
         ]
+
+    async def test_keys_are_words_of_the_caller(self) -> None:  # F33, V12
+        async with flow_call(health_booking(), mcp=Clinic) as call:
+            await call.opened()
+            for _ in range(3):
+                await call.handler.notice(CallerSilent())
+            await call.handler.notice(KeysPressed("(pressed on the keypad: 42#)"))
+            await call.handler.notice(CallerSilent())
+            assert "hang_up" not in call.controls.names
+            await call.over()
+            said = [event["body"] for event in await call.events() if event["src"] == "user"]
+        assert said == ["(pressed on the keypad: 42#)"]
 
 
 class TestOpening:
