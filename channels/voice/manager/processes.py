@@ -27,8 +27,9 @@ LAUNCHER_ENDS_WITHIN_S = 5.0
 """How long a launcher may take once everything that it ran has been killed."""
 
 AGENT_DRAINS_S = 15
-SPOOL = "FLOW_ENGINE_VOICE_SPOOL"
 """For a call that was let in just before an agent took no more of them."""
+
+SPOOL = "FLOW_ENGINE_VOICE_SPOOL"
 
 _SECRET_PREFIXES = ("FLOW_ENGINE_", "OPENAI_")
 _NOT_FOR_AGENTS = frozenset(("SIP_DOMAIN", "SIP_USERNAME", "SIP_PASSWORD", "AGENT_PORT", OWN_VARIABLE))
