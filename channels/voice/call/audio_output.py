@@ -43,10 +43,12 @@ class _Entry:
 
 
 class Transcript:
-    """The turns of one call. `now` arguments are seconds of one monotonic clock."""
+    """The turns of one call. `now` arguments are seconds of one monotonic clock. `spoken` is called with the
+    id of each item as it takes its place."""
 
-    def __init__(self, wall: Callable[[], datetime]) -> None:
+    def __init__(self, wall: Callable[[], datetime], spoken: Callable[[str], None]) -> None:
         self._wall = wall
+        self._spoken = spoken
         self._entries: deque[_Entry] = deque()
         self._known: dict[str, _Entry] = {}
         self._dropped: set[str] = set()
@@ -79,6 +81,7 @@ class Transcript:
             entry = _Entry(item_id, role, self._wall(), now, heard=role == "user")
             self._entries.append(entry)
             self._known[item_id] = entry
+            self._spoken(item_id)
 
     def text(self, item_id: str, role: Literal["user", "assistant"], text: str, now: float) -> None:
         self.added(item_id, role, now)
@@ -181,12 +184,14 @@ class AudioOutput:
 
     __slots__ = ("_line", "_remote_since", "_tracker", "_unknown", "audio_format", "line_plays", "transcript")
 
-    def __init__(self, line: Line, wall: Callable[[], datetime], *, line_plays: bool) -> None:
+    def __init__(
+        self, line: Line, wall: Callable[[], datetime], spoken: Callable[[str], None], *, line_plays: bool
+    ) -> None:
         self.line_plays = line_plays
         self.audio_format: AudioFormat | None = None
         """Of what is played; None before a model is there, and when the call is over: nothing is played."""
         self._remote_since: float | None = None
-        self.transcript = Transcript(wall)
+        self.transcript = Transcript(wall, spoken)
         self._line = line
         self._tracker = PlaybackTracker()
         self._unknown: set[str] = set()

@@ -251,7 +251,6 @@ class Dialogue:
         "_kept",
         "_own_items",
         "_past",
-        "_spoken",
         "_tools_known",
         "_waiting",
         "model",
@@ -267,7 +266,6 @@ class Dialogue:
         self._tools_known: set[str] = set()
         self._clock = clock
         self._own_items: set[str] = set()
-        self._spoken: set[str] = set()
         self._past: list[ports.TextItem | ports.FunctionCallItem | ports.FunctionOutputItem | _Spoken] = []
         self._waiting: list[ports.TextItem] = []
         self._kept: deque[Audio] = deque(maxlen=KEPT_WHILE_AWAY)
@@ -321,10 +319,8 @@ class Dialogue:
         return self.responses.confirmed(item_id) or item_id in self._own_items
 
     def spoken(self, item_id: str) -> None:
-        """An utterance is in the conversation from here on."""
-        if item_id not in self._spoken:
-            self._spoken.add(item_id)
-            self._past.append(_Spoken(item_id))
+        """An utterance is in the conversation from here on. To be called once for each."""
+        self._past.append(_Spoken(item_id))
 
     def begin_tool(self, call: FunctionCall) -> bool:
         """False for a call that was asked for before. Its arguments stay the JSON text of the model."""

@@ -76,15 +76,9 @@ class SpeechStopped:
 
 
 @dataclass(frozen=True, slots=True)
-class InputCommitted:
-    """A turn of the caller has become an item; its transcript follows where one is made."""
-
-    item_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class ItemAdded:
-    """An item of the conversation, in its place; tells the order of turns before their text is known."""
+    """An item of the conversation, in its place; tells the order of turns before their text is known. A turn
+    of the caller may come twice."""
 
     item_id: str
     role: Literal["user", "assistant", "system"] | None
@@ -192,7 +186,6 @@ ModelEvent: TypeAlias = (
     SessionUpdated
     | SpeechStarted
     | SpeechStopped
-    | InputCommitted
     | ItemAdded
     | InputTranscript
     | OutputTranscriptDelta

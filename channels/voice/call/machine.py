@@ -49,7 +49,7 @@ class Call:
         self._responses = self._dialogue.responses
         self._silenced = self._responses.silenced
         self._running = self._dialogue.running
-        self._output = AudioOutput(line, wall, line_plays=line_plays)
+        self._output = AudioOutput(line, wall, self._dialogue.spoken, line_plays=line_plays)
         self._termination = CallTermination()
         self._keypad = Keypad()
         self._past_response: str | None = None
@@ -119,16 +119,11 @@ class Call:
             case events.ItemAdded(item_id, role):
                 if not self._dialogue.is_own(item_id) and role is not None and role != "system":
                     transcript.added(item_id, role, now)
-                    self._dialogue.spoken(item_id)
-            case events.InputCommitted():
-                transcript.added(event.item_id, "user", now)
-                self._dialogue.spoken(event.item_id)
             case events.OutputTranscriptDelta():
                 transcript.piece(event.item_id, event.text)
             case events.InputTranscript() | events.OutputTranscript():
                 role = "user" if isinstance(event, events.InputTranscript) else "assistant"
                 transcript.text(event.item_id, role, event.text, now)
-                self._dialogue.spoken(event.item_id)
                 self._settle()
             case _:
                 return False
@@ -369,14 +364,13 @@ class Call:
 
     def _response_ended(self, event: events.ResponseEnded) -> None:
         was_active = self._responses.active == event.response_id
-        departing = self._termination.is_under_way
         self._responses.ended(event.response_id)
         self._timers.quiet(self._clock())
         self._output.mark_rest()
         self.counts.used(event.usage)
         if event.status == "failed":
             self._hooks.notice(events.ModelError("response_failed", event.reason or "no reason given"))
-            if was_active and not (departing or event.response_id in self._responses.silenced):
+            if was_active and not (self._termination.is_under_way or event.response_id in self._silenced):
                 self._responses.failed(self._clock())
         else:
             self._responses.succeeded()

@@ -152,7 +152,7 @@ _READERS: Final[dict[str, Callable[[frames.Object], events.ModelEvent | None]]] 
     "conversation.item.input_audio_transcription.failed": lambda m: events.InputTranscript(
         frames.name(m, "item_id"), ""
     ),
-    "input_audio_buffer.committed": lambda m: events.InputCommitted(frames.name(m, "item_id")),
+    "input_audio_buffer.committed": lambda m: events.ItemAdded(frames.name(m, "item_id"), "user"),
     "input_audio_buffer.speech_started": lambda _: events.SpeechStarted(),
     "input_audio_buffer.speech_stopped": lambda _: events.SpeechStopped(),
     "session.updated": _session_updated,

@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from channels.voice.call.events import (
     AgentAudio,
     FunctionCall,
-    InputCommitted,
     InputTranscript,
     ItemAdded,
     MarkReturned,
@@ -464,7 +463,7 @@ def test_a_session_is_renewed_in_time_only_when_the_callers_words_are_written_do
         await asyncio.sleep(1)
         stage.event(ResponseStarted("r0"), ResponseEnded("r0", "completed"))
         await asyncio.sleep(55 * 60 - 2)
-        stage.event(InputCommitted("u1"))
+        stage.event(ItemAdded("u1", "user"))
         await asyncio.sleep(3)
         assert len(stage.models.links) == 1
         stage.event(InputTranscript("u1", "two pizzas"))
@@ -584,7 +583,7 @@ def test_a_tool_under_way_is_waited_for_after_the_caller_has_hung_up() -> None: 
 def test_what_the_caller_said_last_is_waited_for() -> None:  # 21, voice-3
     async def talks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
-        stage.event(InputCommitted("u"))
+        stage.event(ItemAdded("u", "user"))
         runner.call.line_event(StreamStopped())
         await asyncio.sleep(0.8)
         assert stage.book.ending is None
@@ -600,7 +599,7 @@ def test_what_the_caller_said_last_is_waited_for() -> None:  # 21, voice-3
 def test_words_that_nobody_writes_down_are_waited_for_three_seconds() -> None:  # 21, voice-3
     async def talks(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
-        stage.event(InputCommitted("u"))
+        stage.event(ItemAdded("u", "user"))
         runner.call.line_event(StreamStopped())
 
     stage = Stage().play(talks)

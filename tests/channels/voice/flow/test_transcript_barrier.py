@@ -128,7 +128,7 @@ async def test_what_could_not_be_understood_ends_the_waiting() -> None:
 
 class TestTheTranscript:
     def transcript(self) -> Transcript:
-        return Transcript(lambda: datetime(2026, 1, 15, tzinfo=UTC))
+        return Transcript(lambda: datetime(2026, 1, 15, tzinfo=UTC), lambda item_id: None)
 
     def test_it_awaits_words_from_the_end_of_a_turn_until_the_turn_is_given_out(self) -> None:  # V11
         transcript = self.transcript()

@@ -19,7 +19,6 @@ from pydantic import TypeAdapter, ValidationError
 from channels.voice.call.events import (
     AgentAudio,
     FunctionCall,
-    InputCommitted,
     InputTranscript,
     ItemAdded,
     ModelError,
@@ -133,7 +132,7 @@ class TestTurns:
             assert kinds[1:9] == [
                 SpeechStarted,
                 SpeechStopped,
-                InputCommitted,
+                ItemAdded,
                 ItemAdded,
                 ResponseStarted,
                 ItemAdded,
