@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,9 +84,7 @@ def assistant_routes(
     def model_for(name: str, caller: app.Principal) -> ConnectedModel:
         return assistant_model(Base(url, door.key_for(caller)), name)
 
-    workspaces: Mapping[str, Callable[[], assistant.Workspace]] = {
-        each.name: opener(each.path) for each in file.workspaces
-    }
+    workspaces = {each.name: routes.Offered(opener(each.path), each.tenant) for each in file.workspaces}
     return routes.AssistantRoutes(
         workspaces, model_for, file.assistant.model, door, gateway.gateway_heartbeat_s
     )

@@ -10,6 +10,7 @@
     [[workspaces]]
     name = "site"
     path = "/srv/site"
+    tenant = "acme"           # unset: of every tenant with a key of the scope `workspace`
 
     [assistant]
     model = "small"
@@ -105,12 +106,13 @@ class Backend(BaseModel):
 
 
 class Workspace(BaseModel):
-    """A folder that clients of the assistant may name."""
+    """A folder that clients of the assistant may name: those of its tenant, where it has one."""
 
     model_config = _CLOSED
 
     name: Name
     path: Path
+    tenant: Name | None = None
 
 
 class Assistant(BaseModel):

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,9 +28,13 @@ from adapters.models.factory import ConnectedModel
 from channels.gateway import app
 from channels.gateway.wire import DONE_FRAME, ApiError, frame, written
 from channels.workspace import assistant
+from channels.workspace.store import session_unknown
 from channels.workspace.toolbox import Choice, Question
 from flow_engine.documents.findings import breaches_of
 from flow_engine.errors import FlowEngineError
+
+LOCAL_TENANT: Final = "default"
+"""Of whoever needs no key."""
 
 
 class _Body(BaseModel):
@@ -84,17 +88,26 @@ class _Run:
             del self.questions[question.call]
 
 
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A workspace that may be named, by clients of `tenant` alone where that is set."""
+
+    open: Callable[[], assistant.Workspace]
+    tenant: str | None = None
+
+
 ModelFor = Callable[[str, app.Principal], ConnectedModel]
 """A model by its public name, paid for by the caller. Raises CallTheOperator for a name that cannot be
 asked."""
 
 
 class AssistantRoutes:
-    """The routes of scope `workspace`. `workspaces` are opened when they are first named."""
+    """The routes of scope `workspace`. `workspaces` are opened when they are first named. A session is of the
+    tenant that began it; one that the terminal began, of `LOCAL_TENANT`."""
 
     def __init__(
         self,
-        workspaces: Mapping[str, Callable[[], assistant.Workspace]],
+        workspaces: Mapping[str, Offered],
         model_for: ModelFor,
         default_model: str | None,
         doorkeeper: app.Doorkeeper,
@@ -142,7 +155,8 @@ class AssistantRoutes:
 
     async def _assist(self, http: Request, caller: app.Principal) -> Any:
         body: _Body = await _read(http, _Body)
-        if body.workspace not in self._workspaces:
+        offered = self._workspaces.get(body.workspace)
+        if offered is None or offered.tenant not in (None, caller.tenant_id):
             raise ApiError(
                 404, f"there is no workspace {body.workspace!r}", param="workspace", code="workspace_unknown"
             )
@@ -159,20 +173,27 @@ class AssistantRoutes:
             ) from None
         async with AsyncExitStack() as unless_begun:
             unless_begun.push_async_callback(model.aclose)
-            workspace, session = self._session(body, name)
+            workspace, session = self._session(offered, body, name, caller.tenant_id)
             if (body.workspace, session) in self._busy:
                 raise ApiError(409, "another run is under way in this session", code="session_busy")
             run_id = self._busy[body.workspace, session] = uuid4().hex
             unless_begun.pop_all()
         return _Assistance(self, workspace, body, session, model, caller, run_id)
 
-    def _session(self, body: _Body, model: str) -> tuple[assistant.Workspace, str]:
+    def _session(
+        self, offered: Offered, body: _Body, model: str, tenant: str
+    ) -> tuple[assistant.Workspace, str]:
         try:
-            workspace = self._open.get(body.workspace) or self._workspaces[body.workspace]()
+            workspace = self._open.get(body.workspace) or offered.open()
             self._open[body.workspace] = workspace
             if body.session is None:
-                return workspace, workspace.store.begin("gateway", model)
-            return workspace, workspace.store.session(body.session).id
+                session = workspace.store.begin("gateway", model)
+                workspace.store.describe(session, tenant=tenant)
+                return workspace, session
+            found = workspace.store.session(body.session)
+            if found.metadata.get("tenant", LOCAL_TENANT) != tenant:
+                raise session_unknown(body.session)
+            return workspace, found.id
         except FlowEngineError as error:
             status = 404 if error.code == "session_unknown" else 500
             raise ApiError(status, error.detail, code=error.code) from None

@@ -154,8 +154,8 @@ def remember_workspace(root: Path, by: DetectedBy, home: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Times are seconds since 1970, UTC. `metadata` holds `title`, and `summary` with `summary_upto` where
-    the dialogue was shortened."""
+    """Times are seconds since 1970, UTC. `metadata` holds `title`, the `tenant` that began it by the gateway,
+    and `summary` with `summary_upto` where the dialogue was shortened."""
 
     id: str
     created_at: float
@@ -163,6 +163,11 @@ class Session:
     backend: str
     model: str
     metadata: Mapping[str, Any]
+
+
+def session_unknown(session: str | None) -> LookElsewhere:
+    named = "" if session is None else f" {session!r}"
+    return LookElsewhere("session_unknown", f"there is no session{named} in this workspace")
 
 
 _NEWEST_FIRST: Final = "SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC"
@@ -245,8 +250,7 @@ class Store:
         row = self.database.execute(statement, () if session is None else (session,)).fetchone()
         if row is not None:
             return _session(row)
-        named = "" if session is None else f" {session!r}"
-        raise LookElsewhere("session_unknown", f"there is no session{named} in this workspace")
+        raise session_unknown(session)
 
     def describe(self, session: str, **metadata: object) -> None:
         merged = {**self.session(session).metadata, **metadata}

@@ -21,6 +21,8 @@ from adapters.models.fake_openai import FakeOpenAI, WireStep
 from adapters.models.scripted import CallsTools, DropsStream, Says, Stalls
 from api.auth import Keyring, LocalOnly, Principal
 from channels.gateway.config import GatewayFile, GatewaySettings
+from channels.workspace.confinement import Root
+from channels.workspace.store import Store
 from flow_engine.ports.models import ToolCall
 from service.assistant import OwnDoor, assistant_routes
 from service.gateway import gateway_server, gateway_service
@@ -93,7 +95,12 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    tmp_path: Path, steps: Sequence[WireStep], *, keys: bool = False, model: str | None = "m"
+    tmp_path: Path,
+    steps: Sequence[WireStep],
+    *,
+    keys: bool = False,
+    model: str | None = "m",
+    tenant: str | None = None,
 ) -> AsyncGenerator[Server]:
     root = tmp_path / "project"
     root.mkdir(exist_ok=True)
@@ -102,7 +109,7 @@ async def serving(
         file = GatewayFile.model_validate(
             {
                 "backends": [backend],
-                "workspaces": [{"name": "project", "path": str(root)}],
+                "workspaces": [{"name": "project", "path": str(root), "tenant": tenant}],
                 "assistant": {"model": model},
             }
         )
@@ -466,6 +473,30 @@ async def test_a_key_needs_the_scope_and_the_run_is_its_tenants(tmp_path: Path) 
         models = await server.http.get("/v1/models")
         assert models.status_code == 403, "scope workspace is not scope gateway"
         assert (await server.post("admin", **body, stream=False)).status_code == 200
+
+
+async def test_a_session_is_of_the_tenant_that_began_it(tmp_path: Path) -> None:  # F43, W9
+    async with serving(tmp_path, [Says("My PIN is 4711.")], keys=True) as server:
+        body: dict[str, Any] = {"workspace": "project", "prompt": "x", "stream": False}
+        begun = (await server.post("workspace", **body)).json()["session"]
+        refused = [await server.post("other", **body, session=each) for each in (begun, "0" * 12)]
+        assert [each.status_code for each in refused] == [404, 404]
+        plain = [each.text.replace(begun, "0" * 12) for each in refused]
+        assert plain[0] == plain[1], "as an unknown one"
+        assert len(server.model.requests) == 1
+        own = await server.post("other", **body)
+        assert own.json()["session"] != begun
+        assert (await server.post("workspace", **body, session=begun)).json()["session"] == begun
+        local = Store(Root(server.root)).begin("terminal", "m")
+        assert (await server.post("workspace", **body, session=local)).status_code == 404
+
+
+async def test_a_workspace_may_be_of_one_tenant(tmp_path: Path) -> None:  # F43, W9
+    async with serving(tmp_path, [Says("Hi.")], keys=True, tenant="t2") as server:
+        body: dict[str, Any] = {"workspace": "project", "prompt": "x", "stream": False}
+        refused = await server.post("workspace", **body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "workspace_unknown")
+        assert (await server.post("other", **body)).status_code == 200
 
 
 async def test_on_loopback_without_keys_any_header_will_do(tmp_path: Path) -> None:  # W9
