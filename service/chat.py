@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import cast
 
@@ -113,6 +114,8 @@ async def chat_service(
         app = chat_app(endpoints, sessions, tokens, KeyDoor(authenticator), probes, scrape, tracing)
         for tenant_id in authenticator.tenants():
             await table.rows(tenant_id)
+        kept = timedelta(days=chat.chat_keep_days)
+        await stack.enter_async_context(accounts.forgetting(authenticator.tenants(), kept))
         await stack.enter_async_context(sessions.running())
         yield ChatService(app, table, sessions)
 

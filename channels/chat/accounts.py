@@ -1,8 +1,10 @@
 """The accounts of agents (M14): runs, calls of models, decisions; and what they cost."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal, cast
 from uuid import uuid4
 
@@ -11,7 +13,8 @@ import structlog
 from adapters.models.prices import price
 from channels.chat.agents import ModelUse
 from channels.chat.decisions import Decision
-from flow_engine.errors import RetryLater
+from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.outages import Outage
 from flow_engine.ports.chat import SessionRef
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.records import Record, RecordStore, position_at
@@ -19,6 +22,8 @@ from flow_engine.ports.telemetry import Observer, Unobserved
 from flow_engine.values import JsonValue, utc_text
 
 KEPT_AGAIN_S: Final = 0.2
+FORGET_EVERY_S: Final = 60 * 60
+PAGE: Final = 500
 
 RunStatus = Literal["completed", "max_iterations", "error", "cancelled"]
 
@@ -135,6 +140,53 @@ class Accounts:
         costs = [cast("float | None", each["cost"]) for each in spent]
         known = [cost for cost in costs if cost is not None]
         return {**total, "cost": sum(known) if len(known) == len(costs) else None}
+
+    @asynccontextmanager
+    async def forgetting(self, tenants: Collection[str], kept: timedelta) -> AsyncGenerator[None]:
+        """While this is open, what is older than that is deleted, once an hour."""
+
+        async def forget() -> None:
+            outage = Outage(log, "accounts_not_forgotten", "accounts_forgotten_again")
+            while True:
+                try:
+                    for tenant_id in tenants:
+                        await self.forget(tenant_id, self._clock.now() - kept)
+                except (RetryLater, CallTheOperator) as away:
+                    outage.met(away)
+                else:
+                    outage.ended()
+                await asyncio.sleep(FORGET_EVERY_S)
+
+        forgets = asyncio.create_task(forget())
+        try:
+            yield
+        finally:
+            forgets.cancel()
+            await asyncio.wait({forgets})
+
+    async def forget(self, tenant_id: str, before: datetime) -> None:
+        """Delete the decisions that are older than that moment (UTC), and what came of their messages. Raises
+        RetryLater, CallTheOperator."""
+        after = (position_at(before), "")
+        while page := await self._decisions.list(tenant_id, None, after=after, limit=PAGE):
+            messages: dict[str, set[JsonValue]] = {}
+            for decision in page:
+                messages.setdefault(decision.parent, set()).add(decision.body["message"])
+            for session, own in messages.items():
+                await self._forget_messages(SessionRef(tenant_id, session), own)
+            for decision in page:  # after what is found by them
+                await self._decisions.delete(tenant_id, decision.id, decision.serial)
+            after = (page[-1].position, page[-1].id)
+
+    async def _forget_messages(self, ref: SessionRef, messages: Collection[JsonValue]) -> None:
+        found = await self._runs.list(ref.tenant_id, ref.session_id)
+        runs = [run for run in found if run.body["message"] in messages]
+        for parent in (ref.session_id, *(run.id for run in runs)):
+            for call in await self._calls.list(ref.tenant_id, parent):
+                if call.body["message"] in messages:
+                    await self._calls.delete(ref.tenant_id, call.id, call.serial)
+        for run in runs:
+            await self._runs.delete(ref.tenant_id, run.id, run.serial)
 
     def _called(
         self,

@@ -44,6 +44,12 @@ class ChatSettings(BaseSettings):
     chat_confirm_s: float = Field(
         default=60, gt=0, description="Seconds that a tool waits for the user's confirmation"
     )
+    chat_keep_days: int = Field(
+        default=30,
+        ge=0,
+        le=36_500,
+        description="Days that decisions, runs of agents and calls of models are kept",
+    )
     chat_tool_rules: str = Field(
         default="",
         description="Approval by the operator, decision:tool after commas, such as prompt:pay_*,forbid:wipe",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -26,6 +27,7 @@ from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.records import Record, RecordTable
 from flows.records import SqliteRecords
 from flows.sqlite_store import FILE_NAME, SqliteDatabase
+from tests.api.harness import SettableClock
 from tests.channels.chat.harness import ORDERS, WEATHER, running_chat
 from tests.redis_fixture import RedisServer, StartRedis
 
@@ -292,6 +294,35 @@ async def test_a_chat_that_stops_keeps_the_accounts_of_what_it_stops(tmp_path: P
     (call,) = await SqliteRecords(database, "llm_calls").list("default", run.id)
     await database.close()
     assert (run.body["status"], run.body["iterations"], call.body["status"]) == ("cancelled", 1, "failed")
+
+
+async def test_accounts_are_kept_for_their_days_and_then_deleted_with_all_that_came_of_a_message(
+    tmp_path: Path,
+) -> None:  # M14, C8
+    database = SqliteDatabase(tmp_path)
+    await database.open()
+    names: tuple[RecordTable, ...] = ("agent_runs", "llm_calls", "chat_decisions")
+    stores, clock = [SqliteRecords(database, name) for name in names], SettableClock()
+    accounts, uses = Accounts(*stores, clock), [ModelUse("openai:gpt-4o", "ok", 1, 1, 1)]
+    old, new, mail = SessionRef("t", "s-old"), SessionRef("t", "s-new"), Record("mail", {}, "mail:ended")
+    await stores[0].insert("t", mail)
+    for ref, message, days in ((old, "m-1", 0), (new, "m-1", 0), (new, "m-2", 20)):
+        clock.advance(days=days)
+        await accounts.routed(ref, message, uses)
+        await accounts.decided(ref, message, Decision([], "a", 1, "accept", "it fits", "model"), 1)
+        await accounts.ran(ref, AgentRun("a", message, final_message="Dear Ada", uses=uses))
+    clock.advance(days=10, seconds=1)
+    async with accounts.forgetting(["other", "t"], timedelta(days=30)):
+        async with asyncio.timeout(30):
+            while len(await stores[2].list("t", None)) > 1:
+                await asyncio.sleep(0.01)
+    assert await accounts.runs(old) == await accounts.decisions(old) == []
+    (run,) = await accounts.runs(new)
+    assert (run["message"], len(run["llm_calls"]), len(run["routing_calls"])) == ("m-2", 1, 1)  # type: ignore[arg-type]
+    assert [each["message"] for each in await accounts.decisions(new)] == ["m-2"]
+    assert {call.body["message"] for call in await stores[1].list("t", None)} == {"m-2"}
+    assert await stores[0].get("t", "mail") == mail
+    await database.close()
 
 
 async def test_a_session_without_messages_is_ended(
