@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias, cast
 
@@ -12,7 +12,9 @@ from flow_engine.conditions.language import ConditionMistake
 from flow_engine.documents import MINER_SETTINGS, FlowVersion, Task, normalise_name, parse_version
 from flow_engine.documents.values import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
+from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.memory import MINER
+from flow_engine.runtime.session import Hidden
 from flow_engine.runtime.statechart import Chart
 from flow_engine.task_types import TaskKind
 from flow_engine.values import VariableIndex, VariableSpec
@@ -72,6 +74,44 @@ class CompiledFlow:
     ageing: Mapping[str, VariableSpec]
     contested: Mapping[str, VariableSpec]
     writers: Mapping[str, Writers]
+    _hiding: Kept[tuple[object, ...], CompiledFlow] = field(
+        default_factory=lambda: Kept[tuple[object, ...], CompiledFlow](8),
+        init=False,
+        repr=False,
+        compare=False,
+    )
+
+    def hiding(self, hidden: Hidden) -> CompiledFlow:
+        """The version with these variables sensitive too, also those that it lacks; the same object for the
+        same ones."""
+        if not hidden:
+            return self
+        key = tuple(sorted((id, *said) for id, said in hidden.items()))
+        known = self._hiding.get(key)
+        if known is None:
+            variables = VariableIndex(
+                replace(spec, sensitive=spec.sensitive or hidden[spec.id][1]) if spec.id in hidden else spec
+                for spec in self.variables
+            )
+            gone = [
+                VariableSpec(id, id, kind, sensitive=said)
+                for id, (kind, said) in hidden.items()
+                if id not in variables.ids
+            ]
+            known = replace(
+                self,
+                variables=variables,
+                conditions=_conditions_of(self.document, variables),
+                sensitive={spec.id: spec for spec in (*variables, *gone) if spec.sensitive},
+                hears=_hears(self.document, variables),
+            )
+            self._hiding.put(key, known)
+        return known
+
+    def left_for(self, other: CompiledFlow) -> Hidden:
+        """What stays sensitive in a conversation that goes on in that version."""
+        own = other.sensitive
+        return {id: (spec.type, spec.sensitive) for id, spec in self.sensitive.items() if id not in own}
 
     @property
     def masks_cards(self) -> bool:
@@ -160,12 +200,7 @@ def compile_flow(raw: object, content_hash: str) -> CompiledFlow:
         conditions=_conditions_of(version, variables),
         moves_by_itself=any(how == "auto" for plan in plans.values() for _, how in plan.advances),
         sensitive={spec.id: spec for spec in variables if spec.sensitive},
-        hears=frozenset(
-            task.id
-            for task in version.tasks
-            if any(spec.sensitive and spec.type != "custom" for spec in variables)
-            and reads_along(version, task)
-        ),
+        hears=_hears(version, variables),
         ageing={spec.id: spec for spec in variables if spec.fresh_for is not None},
         contested={spec.id: spec for spec in variables if spec.precedence is not None},
         writers=_writers_of(version),
@@ -186,6 +221,12 @@ def miner_settings(version: FlowVersion, task: Task) -> Mapping[str, object]:
 def reads_along(version: FlowVersion, task: Task) -> bool:
     """Whether the dialogue of a task is read for values."""
     return miner_settings(version, task).get("enabled") is not False
+
+
+def _hears(version: FlowVersion, variables: VariableIndex) -> frozenset[str]:
+    if not any(spec.sensitive and spec.type != "custom" for spec in variables):
+        return frozenset()
+    return frozenset(task.id for task in version.tasks if reads_along(version, task))
 
 
 def _writers_of(version: FlowVersion) -> dict[str, Writers]:

@@ -29,7 +29,7 @@ from flow_engine.runtime.memory import (
     encode_previous_contact,
 )
 from flow_engine.runtime.mining_state import decode_mining, encode_mining
-from flow_engine.runtime.session import Contact, Session, TaskEntry, decode_session, encode_session
+from flow_engine.runtime.session import Contact, Hidden, Session, TaskEntry, decode_session, encode_session
 from flow_engine.runtime.storage import Changes, LoadedConversation
 
 ENTRIES_AT_MOST = 1_000
@@ -157,6 +157,7 @@ def _seldom(of: Session) -> tuple[object, ...]:
         of.pending_command,
         of.digressions,
         of.approval,
+        of.hidden,
     )
 
 
@@ -318,14 +319,16 @@ def begun_by(entry: JournalEntry) -> tuple[str | None, Fork | None] | None:
     return (asked.get("tag"), None) if "tenant" in entry.delta else None
 
 
-def versions_of(entry: JournalEntry) -> Iterator[tuple[int, str, str]]:
+def versions_of(entry: JournalEntry) -> Iterator[tuple[int, str, str, Hidden]]:
     """Where an entry tells which version the conversation is on: from which entry on, the version's id and
-    content hash."""
+    content hash, and what is hidden beside its own from there on."""
     if entry.base is not None and entry.base.session is not None:
-        yield entry.seq - 1, entry.base.session.version_id, entry.base.session.content_hash
-    changed = as_object(entry.delta.get("session"))
+        before = entry.base.session
+        yield entry.seq - 1, before.version_id, before.content_hash, before.hidden
+    changed: Mapping[str, Any] = as_object(entry.delta.get("session"))
     if "contentHash" in changed:
-        yield entry.seq, str(changed.get("versionId", "")), str(changed["contentHash"])
+        hidden = {id: (said[0], said[1]) for id, said in changed.get("hidden", {}).items()}
+        yield entry.seq, str(changed.get("versionId", "")), str(changed["contentHash"]), hidden
 
 
 def folded(before: LoadedConversation, entry: JournalEntry) -> LoadedConversation:

@@ -85,6 +85,13 @@ def unread_words(flow: CompiledFlow, loaded: LoadedConversation) -> Sequence[str
     return unread
 
 
+def never_read(left: CompiledFlow, flow: CompiledFlow, loaded: LoadedConversation) -> Mapping[str, str]:
+    """Masks by the names of messages in place of all their words: they were to be read for sensitive values
+    when the version `left` was, and are not in `flow`."""
+    lost = {*unread_words(left, loaded)} - {*unread_words(flow, loaded)}
+    return dict.fromkeys(lost, MASKS[True])
+
+
 def masked_turns(
     flow: CompiledFlow, loaded: LoadedConversation, turns: Sequence[DialogueTurn], secrets: Secrets
 ) -> Sequence[DialogueTurn]:
@@ -142,8 +149,8 @@ class Veil:
     """Masks the entries of one conversation's journal. It knows the secrets of the entries that it has been
     shown, and those that it was made with. `flow` is that of the conversation now; where entries ran on
     another version, of a conversation before it under its id too, `ran_on` tells it. A variable is sensitive
-    where either of the two says so. `instead` gives what a variable's own value is shown as. `learned` is the
-    number of the last entry that it knows."""
+    in an entry where any version up to there says so, or the present one. `instead` gives what a variable's
+    own value is shown as. `learned` is the number of the last entry that it knows."""
 
     def __init__(
         self,
@@ -170,17 +177,15 @@ class Veil:
         learned."""
         self._ran_on.append((seq, flow))
 
-    def _flow_of(self, seq: int) -> CompiledFlow:
-        return next((flow for since, flow in reversed(self._ran_on) if since <= seq), self.flow)
+    def _flows(self, seq: int) -> list[CompiledFlow]:
+        """The version of an entry, those before it, and the present one."""
+        return [*(flow for since, flow in reversed(self._ran_on) if since <= seq), self.flow]
 
     def _sensitive(self, seq: int, name: str) -> VariableSpec | None:
-        """The variable of an entry, by id or name; None for one that is not sensitive. What neither its
-        version nor the present one has is as sensitive as it was before, and hidden where nobody knows."""
-        own = (self._flow_of(seq), self.flow)
-        found = [spec for flow in own if (spec := flow.variables.resolve(name)) is not None]
-        if not found:
-            earlier = (flow.variables.resolve(name) for _, flow in self._ran_on)
-            found = [*filter(None, earlier)] or [VariableSpec(name, name, "string", sensitive=True)]
+        """The variable of an entry, by id or name; None for one that is not sensitive. Hidden is what no
+        version has."""
+        found = [spec for flow in self._flows(seq) if (spec := _named(flow, name)) is not None]
+        found = found or [VariableSpec(name, name, "string", sensitive=True)]
         return next((spec for spec in found if spec.sensitive), None)
 
     def learn(self, entry: JournalEntry) -> None:
@@ -192,7 +197,7 @@ class Veil:
         for each in self._values_of(entry):
             self._secrets.add(*each)
         if entry.base is not None:
-            for flow in (self.flow, self._flow_of(entry.seq - 1)):
+            for flow in self._flows(entry.seq - 1):
                 for each in values_stored(flow, entry.base):
                     self._secrets.add(*each)
 
@@ -278,6 +283,10 @@ class Veil:
             "value": self._instead(spec, _of(stored, "value")),
             "descriptionForLLM": described if stored.get("descriptionForLLM") else None,
         }
+
+
+def _named(flow: CompiledFlow, name: str) -> VariableSpec | None:
+    return flow.variables.resolve(name) or flow.sensitive.get(name)
 
 
 def _name_of(entry: JournalEntry) -> str:

@@ -316,7 +316,10 @@ class ConversationalFlowRunner(HumanPart):
     def migrate_to(self, flow: CompiledFlow, task_id: str, mapping: Mapping[str, str]) -> None:
         """Go on in a task of another version, of the same type and in the same part of it; in its default
         language where it lacks the one that is spoken. What is remembered by task goes along; `mapping` tells
-        of other tasks, by id. Raises UnknownStates for a task in which it cannot stand."""
+        of other tasks, by id. What was sensitive stays so. Raises UnknownStates for a task in which it cannot
+        stand."""
+        hidden = self.flow.left_for(flow)
+        flow = flow.hiding(hidden)
         old_task, old_version = self.session.task.task_id, self.session.version_id
         states = flow.chart.moved(self.session.states, old_task, task_id)
         remembered = self.session.by_other_ids({**flow.counterparts(self.flow, mapping), old_task: task_id})
@@ -328,6 +331,7 @@ class ConversationalFlowRunner(HumanPart):
         self._update(
             version_id=flow.version_id,
             content_hash=flow.content_hash,
+            hidden=hidden,
             task=self._rendered(task_id, {}),
             **remembered,
         )

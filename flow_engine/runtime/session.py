@@ -15,11 +15,13 @@ import msgspec
 from flow_engine.errors import CallTheOperator
 from flow_engine.runtime.statechart import StateConfiguration, status_in
 from flow_engine.task_types import CLOSED
-from flow_engine.vocabulary import ApprovalStatus, Channel, ContactStatus
+from flow_engine.vocabulary import ApprovalStatus, Channel, ContactStatus, SensitiveKind, VariableType
 
-SNAPSHOT_FORMAT = 4
+SNAPSHOT_FORMAT = 5
 MOST_DIGRESSIONS = 8
 """Tasks to go back to, one within the other; what lies deeper is forgotten."""
+Hidden = Mapping[str, tuple[VariableType, bool | SensitiveKind]]
+"""Variables by id, with what an earlier version of the conversation said of each."""
 
 
 class _Stored(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -76,7 +78,8 @@ class Session(_Stored, frozen=True, kw_only=True):
     a task was entered and a change to it refused, the latter under "" for names that no task has. `deadline`
     is when the conversation's time is over (UTC), None for never; `pending_command` is what the agent has yet
     to be told. `digressions` are the tasks to go back to, the nearest last. `approval` is the text of the
-    active contact that was the last to wait for a person.
+    active contact that was the last to wait for a person. `hidden` are the variables that stay sensitive
+    since a version was left in which they were.
     """
 
     format: int = SNAPSHOT_FORMAT
@@ -100,6 +103,7 @@ class Session(_Stored, frozen=True, kw_only=True):
     pending_command: str | None = None
     digressions: tuple[str, ...] = ()
     approval: Approval | None = None
+    hidden: Hidden = {}
 
     @property
     def states(self) -> StateConfiguration:
@@ -161,12 +165,13 @@ class _FormatOnly(msgspec.Struct):
     format: int
 
 
-_FORMAT_1, _FORMAT_2, _FORMAT_3, _FORMAT_4 = [b'{"format":%d,' % number for number in (1, 2, 3, 4)]
-_EARLIER = {_FORMAT_1, _FORMAT_2, _FORMAT_3}
-_HEAD = len(_FORMAT_1)
+_FORMATS = [b'{"format":%d,' % number for number in range(SNAPSHOT_FORMAT + 1)]
+_EARLIER = {*_FORMATS[1:SNAPSHOT_FORMAT]}
+_HEAD = len(_FORMATS[1])
 _UNUSED_IN_1 = b',"deadline":null,"pendingCommand":null'
 _UNUSED_IN_2 = b',"digressions":[]'
-_UNUSED_IN_3 = b',"approval":null}'
+_UNUSED_IN_3 = b',"approval":null'
+_UNUSED_IN_4 = b',"hidden":{}}'
 _PLACE = re.compile(r"`\$\.?(?P<place>[^`]*)`\Z")
 _FIELD = re.compile(r"(?:required|unknown) field `(?P<field>[^`]*)`")
 
@@ -175,19 +180,22 @@ def encode_session(session: Session) -> bytes:
     """In the oldest format that has all that is used: the release before reads it during an update. A JSON
     text in UTF-8."""
     stored = msgspec.json.encode(session)
-    if session.approval is not None:
+    if session.hidden:
         return stored
-    if session.digressions:
-        return _FORMAT_3 + stored[_HEAD : -len(_UNUSED_IN_3)] + b"}"
-    if session.deadline is None and session.pending_command is None:
-        return _FORMAT_1 + stored[_HEAD : -len(_UNUSED_IN_1 + _UNUSED_IN_2 + _UNUSED_IN_3)] + b"}"
-    return _FORMAT_2 + stored[_HEAD : -len(_UNUSED_IN_2 + _UNUSED_IN_3)] + b"}"
+    oldest, unused = 4, _UNUSED_IN_4
+    if session.approval is None:
+        oldest, unused = 3, _UNUSED_IN_3 + unused
+        if not session.digressions:
+            oldest, unused = 2, _UNUSED_IN_2 + unused
+            if session.deadline is None and session.pending_command is None:
+                oldest, unused = 1, _UNUSED_IN_1 + unused
+    return _FORMATS[oldest] + stored[_HEAD : -len(unused)] + b"}"
 
 
 def decode_session(stored: bytes) -> Session:
     """Raises CallTheOperator with `snapshot_too_new` or `snapshot_unreadable`. `stored` is a JSON text."""
     if stored[:_HEAD] in _EARLIER:
-        stored = _FORMAT_4 + stored[_HEAD:]
+        stored = _FORMATS[SNAPSHOT_FORMAT] + stored[_HEAD:]
     try:
         session = _read_session(stored)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

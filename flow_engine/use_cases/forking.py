@@ -30,7 +30,7 @@ from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Session
 from flow_engine.runtime.storage import Erasure, JournalInput, LoadedConversation, ReplyTemplate
 from flow_engine.use_cases.history import History, fork_reply
-from flow_engine.use_cases.migrations import judge, mapping_by_id, on_version
+from flow_engine.use_cases.migrations import judge, mapping_by_id, mining_on, on_version
 from flow_engine.use_cases.transactor import Transactor, Transition
 
 
@@ -202,8 +202,10 @@ class Forks:
                 "fork_not_possible", message, [Finding("/mapping", "fork_not_possible", message)]
             )
         runner.migrate_to(new, verdict.to_task.id, tasks)
-        moved = on_version(state, runner)
-        return ConversationalFlowRunner.resume(new, runner.session, moved, runner.platform, runner.now)
+        moved = replace(on_version(state, runner), mining=mining_on(state, old, runner.flow))
+        return ConversationalFlowRunner.resume(
+            runner.flow, runner.session, moved, runner.platform, runner.now
+        )
 
 
 def _turn(entry: JournalEntry, language: str) -> DialogueTurn:

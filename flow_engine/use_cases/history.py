@@ -348,8 +348,9 @@ class History:
 async def learn(veil: Veil, entry: JournalEntry, versions: Versions, tenant_id: str) -> None:
     """Have it take up an entry, with the version that the entry ran on. Raises CallTheOperator
     `definition_lost`."""
-    for since, version_id, content_hash in versions_of(entry):
-        veil.ran_on(since, (await versions.pinned(tenant_id, version_id, content_hash)).flow)
+    for since, version_id, content_hash, hidden in versions_of(entry):
+        flow = (await versions.pinned(tenant_id, version_id, content_hash)).flow
+        veil.ran_on(since, flow.hiding(hidden))
     veil.learn(entry)
 
 

@@ -24,6 +24,8 @@ from flow_engine import errors
 from flow_engine.ports.dialogue import ConversationIndex, ConversationRef
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry, empty_entries
+from flow_engine.runtime.mining_state import MiningState
+from flow_engine.runtime.privacy import never_read
 from flow_engine.runtime.rules import channel_available
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
@@ -106,6 +108,13 @@ def on_version(state: LoadedConversation, runner: ConversationalFlowRunner) -> L
     )
 
 
+def mining_on(state: LoadedConversation, left: CompiledFlow, flow: CompiledFlow) -> MiningState:
+    """What is known of reading along, in a conversation with its turns that is on `flow` now and in no split:
+    the words stay hidden that were to be read on the version `left` and are not any more."""
+    hidden = {**state.mining.hidden, **never_read(left, flow, state)}
+    return state.mining.model_copy(update={"rollout": None, "hidden": hidden})
+
+
 def _empty(flow: CompiledFlow) -> Mapping[str, MemoryEntry]:
     return empty_entries(flow.variables, "")
 
@@ -184,24 +193,25 @@ class Migrations:
             if session is None or session.closed or session.version_id != old.version_id:
                 return Decision(None)
             runner = await self._transactor.resume(conversation, loaded)
+            left = runner.flow
             verdict = judge(runner, new, mapping)
             if verdict.to_task is None or dry_run:
                 return Decision(_row(conversation, verdict, False, runner.session.revision))
             runner.migrate_to(new, verdict.to_task.id, mapping)
             order = {"from": old.version_id, "to": new.version_id, "mapping": mapping}
-            split = loaded.mining.rollout
+            mining = mining_on(loaded, left, runner.flow)
             transition = Transition(
                 runner,
                 ReplyTemplate(b""),
                 JournalInput("migration", order),
                 guards_memory=True,
                 added_variables=_empty(new),
-                mining=None if split is None else loaded.mining.model_copy(update={"rollout": None}),
+                mining=None if mining == loaded.mining else mining,
             )
             return Decision(_row(conversation, verdict, True, runner.session.revision), transition)
 
         try:
-            return (await self._transactor.apply(conversation, decide)).result
+            return (await self._transactor.apply(conversation, decide, with_turns=True)).result
         except (errors.ReloadAndDecide, errors.CallTheOperator, errors.CorrectTheInput) as problem:
             reason = f"{problem.code}: {problem.detail}"
             return MigrationRow(

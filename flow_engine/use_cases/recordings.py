@@ -306,7 +306,8 @@ class Recordings:
         session = state.session
         if session is None:
             return None
-        flow = (await self._versions.pinned(tenant_id, session.version_id, session.content_hash)).flow
+        version = await self._versions.pinned(tenant_id, session.version_id, session.content_hash)
+        flow = version.flow.hiding(session.hidden)
         veil = Veil(flow, values_stored(flow, state), instead=StandIns())
         for entry in entries:
             await learn(veil, entry, self._versions, tenant_id)

@@ -151,7 +151,7 @@ class Transactor:
         if fits is None or fits[0] is not session:
             pinned = self.versions.pinned
             version = await pinned(conversation.tenant_id, session.version_id, session.content_hash)
-            fits = session, version.flow
+            fits = session, version.flow.hiding(session.hidden)
         at = now or self.clock.now()
         runner = ConversationalFlowRunner.resume(fits[1], session, loaded, self.platform, at)
         loaded.composed.fits = fits

@@ -491,3 +491,58 @@ async def test_a_live_contact_is_over_with_its_conversation(scene: Scene) -> Non
     ):
         assert (reply.status_code, reply.json()["code"]) == (404, "conversation_unknown")
     assert len(await scene.events()) == 1
+
+
+@pytest.mark.parametrize("forked", [False, True])
+@pytest.mark.parametrize("lacking", [False, True])
+async def test_what_was_sensitive_stays_so_on_another_version(  # journal: sensitive
+    forked: bool, lacking: bool
+) -> None:
+    """The next version has the variables and hides none, or has none; the one after it has them again."""
+    open_ones = [{k: v for k, v in each.items() if k != "sensitive"} for each in document()["variables"]]
+    second = (
+        bare({"closureConfig": multi_contact()})
+        if lacking
+        else document(_id="version-2", variables=open_ones)
+    )
+    async with open_scene(document()) as scene:
+        flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        for version in (second, document(_id="version-3", variables=open_ones)):
+            await scene.save(flow_id, version)
+        await lived(scene)
+        await heard(scene)
+        if forked:
+            await assert_masked_everywhere(scene, await moved_by_fork(scene, "conv-1", "fork-1", "version-2"))
+        else:
+            order = {"fromVersionId": "version-1", "toVersionId": "version-2"}
+            moved = await scene.post(f"/v1/flows/{flow_id}/migrations?dryRun=false", order)
+            assert moved.json()["counts"]["migrated"] == 1, moved.text
+            await assert_masked_everywhere(scene, "conv-1")
+        before = "fork-1" if forked else "conv-1"
+        await assert_masked_everywhere(scene, await moved_by_fork(scene, before, "fork-2", "version-3"))
+
+
+async def moved_by_fork(scene: Scene, original: str, fork: str, version: str) -> str:
+    """The id of a fork from its newest entry, on another version."""
+    newest = (await scene.http.get(f"/v1/conversations/{original}")).json()["seq"]
+    order = {"atRevision": newest, "conversationId": fork, "versionId": version}
+    reply = await scene.post(f"/v1/conversations/{original}/fork", order)
+    assert reply.status_code == 201, reply.text
+    assert_masked(reply.text)
+    return fork
+
+
+async def assert_masked_everywhere(scene: Scene, conversation: str) -> None:
+    own, url = {"conversationId": conversation, "contactId": "call-2"}, f"/v1/conversations/{conversation}"
+    said = f"Again: needle-80a01h501u, needlitis of the knee, {CARD}"
+    assert_masked((await scene.say(f"{conversation}-more", said, **own)).text)
+    await heard(scene)
+    assert_masked((await scene.http.get(url)).text)
+    await assert_journal_masked(scene, conversation)
+    assert_masked(json.dumps(await scene.prompt(conversation)), tools=True)
+    for variable in (await scene.http.get(f"/v1/memory/{conversation}")).json()["vars"]:
+        assert variable.get("sensitive") or variable["varId"] not in NEEDLES, "for the texts of MCP tools"
+    assert_masked((await scene.end(**own)).text)
+    await heard(scene, seconds=30)
+    assert_masked(json.dumps(await sent_on(scene)))
+    assert_masked((await scene.contact(**own | {"contactId": f"{conversation}-3"})).text, tools=True)

@@ -104,6 +104,7 @@ def sessions(draw: st.DrawFn) -> Session:
                 decided_at=st.none() | moments,
             )
         ),
+        hidden=draw(st.dictionaries(texts, st.tuples(st.just("phone"), st.just(True)), max_size=2)),
     )
 
 

@@ -218,6 +218,7 @@ OTHERS: JsonObject = {
     "approval": Approval(
         id=3, task_id="s", status="waiting", text="Hi", draft="Hi", asked_at=NOW, until=LATER
     ),
+    "hidden": {"code": ("string", "identity")},
 }
 """What a session may have otherwise, by its properties; likewise above for a task and a contact."""
 
