@@ -110,6 +110,9 @@ class RedisEvents:
 
 GROUP = "flow-engine"
 MOST_BURIED = 10_000
+BURIED_S = 30 * 24 * 60 * 60
+"""So long what could not be taken is kept: nobody finds it by a conversation, and it may hold what was
+said."""
 MOST_BURIED_FIELDS = 1_000
 """Of one entry: a script passes on only so many thousand values at once."""
 DEFAULT_TENANT = "default"
@@ -190,6 +193,7 @@ class CtiStream:
             "idle_ms": "" if idle_ms is None else idle_ms,
             "attempts": claim.attempt if attempts is None else attempts,
             "most_buried": MOST_BURIED,
+            "buried_s": BURIED_S,
             "letter": letter,
         }
         return bool(await self._driver.run(self._settle, self._keys, args))

@@ -217,6 +217,20 @@ async def test_what_nobody_can_take_is_buried_at_once_and_holds_up_nothing(
         assert (await cti.scene.end()).json()["status"] == "closed"
 
 
+async def test_what_was_buried_is_kept_for_a_month(start_redis: StartRedis) -> None:  # F46
+    async with exchange(start_redis()) as cti:
+        redis = cti.memory.driver.client
+        now = (await redis.time())[0]
+        for days in (31, 29):
+            old = {"kind": "utterance", "id": days}
+            await redis.xadd(buried_key(STREAM), old, f"{now - days * 86_400}000-0")
+        await cti.told("utterance", "{")
+        await cti.read()
+        kept, new = await cti.buried()
+        assert (kept["id"], new["reason"].partition(":")[0]) == ("29", "json_invalid")
+        assert 29 < await redis.ttl(buried_key(STREAM)) / 86_400 <= 30
+
+
 @pytest.mark.parametrize(
     "fields", [{b"\xff": "x"}, {f"field {number}": "x" for number in range(5_000)}], ids=["no text", "many"]
 )
