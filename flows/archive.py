@@ -153,7 +153,7 @@ class SqliteArchive:
 
     async def _rows(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
         if not self._is_made:
-            for made in (*_SCHEMA, "PRAGMA secure_delete = ON"):
+            for made in _SCHEMA:
                 await self._database.rows(made, ())
             columns = await self._columns()
             for name in _COLUMNS.keys() - columns:

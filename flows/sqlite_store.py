@@ -99,6 +99,8 @@ class SqliteDatabase:
                 await _switch_to_wal(connection, self._busy_timeout_ms / 1000)
                 # An acknowledged save survives a power cut: each commit is flushed before it returns.
                 await connection.execute_fetchall("PRAGMA synchronous = FULL")
+                # Of what is deleted no byte stays in the file.
+                await connection.execute_fetchall("PRAGMA secure_delete = ON")
                 for statement in _SCHEMA:
                     await connection.execute_fetchall(statement)
                 if self._path != MEMORY:
