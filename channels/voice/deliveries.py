@@ -4,13 +4,15 @@
 2. Answered is what got a status below 500, but 408 and 429: a refusal is an answer. Everything else is sent
    again, after 1, 2, 4 … seconds, at most 5 minutes, for a day.
 3. With a directory, a request is written there before its first try and removed when it is answered, so that
-   it outlives the process. The files hold transcripts: nobody else may read them.
+   it outlives the process. The files hold transcripts: nobody else may read them, and one that cannot be
+   sent, as it is unfinished or unreadable, is removed once it is a day old.
 """
 
 import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,12 +75,19 @@ class Deliveries:
     def resume(self) -> int:
         """Go on with the JSON files that an earlier process has left. Returns how many requests that are; one
         that cannot be read is logged and left out."""
-        left = sorted(self._directory.glob("*.json")) if self._directory is not None else []
-        for file in left:
+        if self._directory is None:
+            return 0
+        useless = [*self._directory.glob("*.part")]
+        for file in sorted(self._directory.glob("*.json")):
             try:
                 self.send_again(Delivery.model_validate_json(file.read_bytes()))
             except (OSError, ValidationError) as error:
                 log.error("delivery_unreadable", file=file.name, reason=type(error).__name__)
+                useless.append(file)
+        for file in useless:
+            with suppress(OSError):
+                if self.now() - file.stat().st_mtime > GIVEN_UP_AFTER_S:
+                    file.unlink()
         return self.waiting
 
     def keep(self, delivery: Delivery) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from channels.retries import GIVEN_UP_AFTER_S
 from channels.voice.deliveries import KEY_HEADER, Deliveries
 from channels.voice.replay import run_in_virtual_time
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply
@@ -229,6 +231,16 @@ class TestSpool:
             "delivery_not_kept",
             "delivery_not_removed",
         ]
+
+
+def test_what_can_be_sent_by_nobody_is_removed_after_a_day(tmp_path: Path) -> None:  # V5, F46
+    for name in ("broken.json", "cut-off.part", "new.json", "new.part"):
+        (tmp_path / name).write_text('{"content": "a transcript')
+    now = (tmp_path / "new.part").stat().st_mtime
+    for name in ("broken.json", "cut-off.part"):
+        os.utime(tmp_path / name, (now, now - GIVEN_UP_AFTER_S - 1))
+    assert Deliveries(Business(200), tmp_path, now=lambda: now).resume() == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["new.json", "new.part"]
 
 
 def test_only_so_many_wait_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
