@@ -3,11 +3,12 @@
 import logging
 import sys
 from contextlib import suppress
-from typing import BinaryIO, Final
+from itertools import chain
+from typing import Any, BinaryIO, Final
 
 import orjson
 import structlog
-from structlog.typing import EventDict
+from structlog.typing import EventDict, ExcInfo
 
 from flow_engine.ports.telemetry import IDS_LOGGED, Tracing
 
@@ -57,6 +58,22 @@ class _LibraryLines(logging.Handler):
             self.handleError(record)
 
 
+_TRACEBACK: Final = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+"""Frames without their locals: those hold what callers sent."""
+
+
+def _without_messages(exc_info: ExcInfo) -> list[dict[str, Any]]:
+    """Which exceptions, and where they come from: what one says may quote what a caller sent."""
+    found = _TRACEBACK(exc_info)
+    waiting = [*found]
+    while waiting:
+        each = waiting.pop()
+        waiting.extend(chain.from_iterable(each["exceptions"]))
+        for name in ("exc_value", "exc_notes", "syntax_error"):
+            del each[name]
+    return found
+
+
 LIBRARY_LINES: Final = _LibraryLines(logging.WARNING)
 
 
@@ -76,9 +93,8 @@ def configure_logging(
             *((_SpanIds(tracing),) if tracing is not None and tracing.on else ()),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            # Frames without their locals: those hold what callers sent.
             structlog.processors.ExceptionRenderer(
-                structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+                _TRACEBACK if level.casefold() == "debug" else _without_messages
             ),
             structlog.processors.JSONRenderer(serializer=orjson.dumps),
         ],

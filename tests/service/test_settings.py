@@ -463,6 +463,25 @@ class TestLogs:
         assert all("locals" not in frame for frame in line["exception"][0]["frames"])
         assert secret not in str([frame.get("name") for frame in line["exception"][0]["frames"]])
 
+    @pytest.mark.parametrize(("level", "quotes"), [("info", False), ("DEBUG", True)])
+    def test_what_an_exception_says_is_told_at_debug_alone(
+        self, capfdbinary: pytest.CaptureFixture[bytes], level: str, quotes: bool
+    ) -> None:  # F46, V14
+        configure_logging(level)
+        try:
+            try:
+                int("Mario")
+            except ValueError as error:
+                error.add_note("of Mario")
+                raise ExceptionGroup("Mario", [KeyError("Mario")]) from error
+        except ExceptionGroup:
+            structlog.get_logger("flow_engine.test").exception("a_bug")
+        written = capfdbinary.readouterr().out
+        (line,) = self.lines(written.decode())
+        assert [each["exc_type"] for each in line["exception"]] == ["ExceptionGroup", "ValueError"]
+        assert line["exception"][0]["exceptions"][0][0]["exc_type"] == "KeyError"
+        assert (b"Mario" in written) is quotes
+
     @pytest.mark.parametrize(("level", "told"), [("info", ["warning", "error"]), ("error", ["error"])])
     def test_what_libraries_log_is_a_line_too_once_and_without_values(
         self, capfdbinary: pytest.CaptureFixture[bytes], level: str, told: list[str]
