@@ -1,8 +1,8 @@
 -- Appends events to the reporting stream: all of them, or none and 0 where the tenant's share is used up.
 -- KEYS: stream shares
--- ARGV: length shares_lifetime tenant conversation
+-- ARGV: length kept_s shares_lifetime tenant conversation
 -- LISTS: events
--- Events are listed as event, kind, event, kind, ... How much of the stream each tenant has taken in the
+-- Events are listed as event, kind, event, kind, ... Those older than `kept_s` seconds go. How much of the stream each tenant has taken in the
 -- present minute is in the hash `shares`. While several tenants have events, none takes more than its part.
 local count = #arg.events / 2
 local taken = tonumber(redis.call('HGET', key.shares, arg.tenant) or '0')
@@ -16,4 +16,5 @@ for i = 1, #arg.events, 2 do
   redis.call('XADD', key.stream, 'MAXLEN', '~', arg.length, '*',
     'event', arg.events[i], 'tenant', arg.tenant, 'conversation', arg.conversation, 'kind', arg.events[i + 1])
 end
+redis.call('XTRIM', key.stream, 'MINID', (redis.call('TIME')[1] - arg.kept_s) * 1000)
 return count

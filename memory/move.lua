@@ -2,7 +2,7 @@
 -- whoever works on the same outbox at the same moment finds them gone. An outbox without events and without
 -- its conversation goes too.
 -- KEYS: outbox webhook_queue snapshot stream shares
--- ARGV: for_webhook queue_lifetime length shares_lifetime tenant conversation
+-- ARGV: for_webhook queue_lifetime length kept_s shares_lifetime tenant conversation
 -- LISTS: events
 -- The stream and its shares are given only where one server holds every slot; -1 is returned where the share
 -- is used up, see append.lua. Events are listed as id, kind, event, ...; the event is "" where it goes on as it is.
@@ -39,6 +39,7 @@ if moved > 0 then
   if key.stream then
     redis.call('HINCRBY', key.shares, arg.tenant, moved)
     redis.call('EXPIRE', key.shares, arg.shares_lifetime)
+    redis.call('XTRIM', key.stream, 'MINID', (redis.call('TIME')[1] - arg.kept_s) * 1000)
   end
   if redis.call('XLEN', key.outbox) == 0 and redis.call('EXISTS', key.snapshot) == 0 then
     redis.call('DEL', key.outbox)

@@ -35,15 +35,19 @@ from memory.keys import EVENTS_KEY, ConversationKeys, event_shares_key
 
 WEBHOOK_QUEUE_LIFETIME_S = 7 * 24 * 60 * 60
 SHARES_WINDOW_S = 60
+KEPT_S = 30 * 24 * 60 * 60
+"""Of what holds what people said and is found by no conversation, or by none any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Beyond about `stream_length` events the reporting stream forgets the oldest, read or not. With
-    `webhook`, events that leave an outbox are queued for it."""
+    """Beyond about `stream_length` events the reporting stream forgets the oldest, read or not, and with each
+    new event those that are older than `kept_s` seconds. With `webhook`, events that leave an outbox are
+    queued for it."""
 
     stream_length: int
     webhook: bool
+    kept_s: int = KEPT_S
 
 
 class RedisEvents:
@@ -63,6 +67,7 @@ class RedisEvents:
         routing, keys = self._routing, ConversationKeys.of(conversation)
         shared = {
             "length": routing.stream_length,
+            "kept_s": routing.kept_s,
             "shares_lifetime": 2 * SHARES_WINDOW_S,
             "tenant": conversation.tenant_id,
             "conversation": conversation.conversation_id,
@@ -110,9 +115,6 @@ class RedisEvents:
 
 GROUP = "flow-engine"
 MOST_BURIED = 10_000
-BURIED_S = 30 * 24 * 60 * 60
-"""So long what could not be taken is kept: nobody finds it by a conversation, and it may hold what was
-said."""
 MOST_BURIED_FIELDS = 1_000
 """Of one entry: a script passes on only so many thousand values at once."""
 DEFAULT_TENANT = "default"
@@ -193,7 +195,7 @@ class CtiStream:
             "idle_ms": "" if idle_ms is None else idle_ms,
             "attempts": claim.attempt if attempts is None else attempts,
             "most_buried": MOST_BURIED,
-            "buried_s": BURIED_S,
+            "buried_s": KEPT_S,
             "letter": letter,
         }
         return bool(await self._driver.run(self._settle, self._keys, args))

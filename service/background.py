@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from adapters import extraction
 from adapters.jobs import JobRunner, Tuning
@@ -64,7 +64,9 @@ def job_handlers(settings: Settings, parts: JobDependencies) -> Mapping[jobs.Job
             )
         secret = settings.webhook_secret.get_secret_value()
         webhook = Webhook(parts.outbound, settings.webhook_url, secret, clock)
-    events = RedisEvents(parts.memory.driver, Routing(settings.events_kept, webhook is not None))
+    kept_s = int(timedelta(days=settings.journal_days).total_seconds())
+    routing = Routing(settings.events_kept, webhook is not None, kept_s)
+    events = RedisEvents(parts.memory.driver, routing)
     schedule = RedisJobSchedule(parts.memory.driver).schedule
     read = ReadEvents(parts.transactor)
     relay = Relay(events, clock, observer, schedule, has_webhook=webhook is not None, read=read)

@@ -15,8 +15,16 @@ from flow_engine.use_cases.delivery import Relay
 from memory.call_budget import RedisCallBudget
 from memory.connection import connect
 from memory.in_process import embedded
+from memory.keys import EVENTS_KEY
 from memory.streams import RedisEvents, Routing
-from tests.memory.events_scene import in_stream, left_in_outbox, some_events, write_down
+from tests.memory.events_scene import (
+    events_on,
+    in_stream,
+    left_in_outbox,
+    new_redis,
+    some_events,
+    write_down,
+)
 from tests.redis_fixture import RedisServer, client_of
 
 pytestmark = pytest.mark.anyio
@@ -104,3 +112,21 @@ async def test_an_event_is_sent_on_as_it_may_be_shown(
     assert await left_in_outbox(client, talk) == []
     await client.delete("{flow-engine}:events")
     await memory.close()
+
+
+@pytest.mark.parametrize("single_node", [True, False])
+async def test_an_event_is_not_kept_for_longer_than_what_an_erasure_finds(single_node: bool) -> None:  # F40
+    client = new_redis()
+    on, (now_s, _) = events_on(client, single_node=single_node), await client.time()
+    for days in (31, 29):
+        event = {"event": f"of {days} days", "tenant": "t", "conversation": "c", "kind": "message"}
+        await client.xadd(EVENTS_KEY, event, f"{now_s - days * 86_400}000-0")
+    await write_down(client, QUIET, some_events(1))
+    relay = Relay(on, Clock(), Unobserved(), _unscheduled, has_webhook=False)
+    await relay.relay(Job("relay", QUIET))
+    kept = [fields[b"event"] for _, fields in await client.xrange(EVENTS_KEY)]
+    assert kept == [b"of 29 days", *some_events(1)]
+
+
+async def _unscheduled(_: DueJob) -> None:
+    raise AssertionError("nothing is put off")
