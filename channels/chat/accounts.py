@@ -167,23 +167,28 @@ class Accounts:
     async def forget(self, tenant_id: str, before: datetime) -> None:
         """Delete the decisions that are older than that moment (UTC), and what came of their messages. Raises
         RetryLater, CallTheOperator."""
-        after = (position_at(before), "")
+        bound = position_at(before)
+        after = (bound, "")
         while page := await self._decisions.list(tenant_id, None, after=after, limit=PAGE):
             messages: dict[str, set[JsonValue]] = {}
             for decision in page:
                 messages.setdefault(decision.parent, set()).add(decision.body["message"])
             for session, own in messages.items():
-                await self._forget_messages(SessionRef(tenant_id, session), own)
+                await self._forget_messages(SessionRef(tenant_id, session), own, bound)
             for decision in page:  # after what is found by them
                 await self._decisions.delete(tenant_id, decision.id, decision.serial)
             after = (page[-1].position, page[-1].id)
 
-    async def _forget_messages(self, ref: SessionRef, messages: Collection[JsonValue]) -> None:
-        found = await self._runs.list(ref.tenant_id, ref.session_id)
-        runs = [run for run in found if run.body["message"] in messages]
+    async def _forget_messages(self, ref: SessionRef, messages: Collection[JsonValue], bound: int) -> None:
+        """What is as old as `bound` too: of a message whose model failed there is no decision."""
+
+        def is_old(record: Record) -> bool:
+            return record.position <= bound or record.body["message"] in messages
+
+        runs = [*filter(is_old, await self._runs.list(ref.tenant_id, ref.session_id))]
         for parent in (ref.session_id, *(run.id for run in runs)):
             for call in await self._calls.list(ref.tenant_id, parent):
-                if call.body["message"] in messages:
+                if is_old(call):
                     await self._calls.delete(ref.tenant_id, call.id, call.serial)
         for run in runs:
             await self._runs.delete(ref.tenant_id, run.id, run.serial)

@@ -311,6 +311,8 @@ async def test_accounts_are_kept_for_their_days_and_then_deleted_with_all_that_c
         await accounts.routed(ref, message, uses)
         await accounts.decided(ref, message, Decision([], "a", 1, "accept", "it fits", "model"), 1)
         await accounts.ran(ref, AgentRun("a", message, final_message="Dear Ada", uses=uses))
+        if message == "m-1":
+            await accounts.routed(ref, "m-0", uses)  # whose model failed
     clock.advance(days=10, seconds=1)
     async with accounts.forgetting(["other", "t"], timedelta(days=30)):
         async with asyncio.timeout(30):
