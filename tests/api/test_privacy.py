@@ -522,6 +522,20 @@ async def test_what_was_sensitive_stays_so_on_another_version(  # journal: sensi
         await assert_masked_everywhere(scene, await moved_by_fork(scene, before, "fork-2", "version-3"))
 
 
+async def test_a_fork_that_is_begun_anew_stays_masked() -> None:  # journal: sensitive
+    alone = {"closureConfig": {"multiContact": False}}
+    first = document(tasks=[aio_task(**alone)], **alone)
+    open_ones = [{k: v for k, v in each.items() if k != "sensitive"} for each in first["variables"]]
+    async with open_scene(first) as scene:
+        flow_id = (await scene.http.get("/v1/flows")).json()[0]["id"]
+        await scene.save(flow_id, {**first, "_id": "version-2", "variables": open_ones})
+        await scene.started()
+        await scene.written(*map(described, NEEDLES))
+        fork = await moved_by_fork(scene, "conv-1", "fork-1", "version-2")
+        await scene.started(conversationId=fork, contactId="call-2", conversationalFlowVersionId="version-2")
+        await assert_journal_masked(scene, fork)
+
+
 async def moved_by_fork(scene: Scene, original: str, fork: str, version: str) -> str:
     """The id of a fork from its newest entry, on another version."""
     newest = (await scene.http.get(f"/v1/conversations/{original}")).json()["seq"]
