@@ -29,10 +29,14 @@ from flow_engine.outages import Outage
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.models import LanguageModel
 from flow_engine.ports.outbound import OutboundSender
+from flow_engine.ports.records import position_at
 
 GONE: Final = "the mail is no longer in the mailbox"
 FORGET_EVERY: Final = timedelta(minutes=10)
 COUNT_EVERY: Final = timedelta(seconds=5)
+WAITS_AT_MOST: Final = timedelta(days=30)
+"""From when its mail was taken in: with a run that waits for a person the mail's text is kept."""
+UNDECIDED: Final = f"nobody has decided within {WAITS_AT_MOST.days} days"
 PAGE: Final = 100
 """Runs that are read at a time."""
 
@@ -220,10 +224,12 @@ class RunWorker:
                 if run.row.status == "waiting" and run.work.progress.held and run.id not in self._watching:
                     self._watching[run.id] = asyncio.create_task(self._look_after(run))
                 has_room = len(self._working) < self._tuning.at_once
-                if has_room and run.id not in self._working and run.is_due(now.timestamp()):
+                is_over = run.row.status == "waiting" and run.position <= position_at(now - WAITS_AT_MOST)
+                is_due = is_over or run.is_due(now.timestamp())
+                if has_room and run.id not in self._working and is_due:
                     held = await self._runs.claim(run, self._tuning.lease_s)
                     if held is not None:
-                        self._working[held.id] = asyncio.create_task(self._run(held))
+                        self._working[held.id] = asyncio.create_task(self._run(held, is_over=is_over))
             if not counts_all and len(self._working) >= self._tuning.at_once:
                 return
         self._counted_at = now
@@ -241,11 +247,11 @@ class RunWorker:
         finally:
             del self._watching[run.id]
 
-    async def _run(self, held: HeldRun) -> None:
+    async def _run(self, held: HeldRun, *, is_over: bool) -> None:
         """Never raises; a bug is logged and counts as a failed attempt."""
         with structlog.contextvars.bound_contextvars(run=held.id, mailbox=held.row.mailbox):
             try:
-                await self._attempt(held)
+                await (self._given_up(held, UNDECIDED) if is_over else self._attempt(held))
             except RunTakenOver:
                 log.warning("run_taken_over")
             except FlowEngineError as away:  # the store: the lease ends by itself

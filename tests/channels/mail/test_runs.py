@@ -24,7 +24,7 @@ from channels.mail.runs import (
     StoredRun,
     run_id,
 )
-from channels.mail.working import RunWorker, WorkTuning
+from channels.mail.working import UNDECIDED, WAITS_AT_MOST, RunWorker, WorkTuning
 from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide, RetryLater
 from flow_engine.ports.records import RecordStore
 from flow_engine.use_cases import agent_runs
@@ -321,6 +321,37 @@ async def test_a_store_that_is_away_is_logged_once_with_why_and_so_is_its_return
         ("runs_not_read", "refused"),
         ("runs_read_again", None),
     ]
+
+
+async def test_a_run_that_nobody_decides_on_ends_in_the_end(database: Database, time: Time) -> None:  # M14
+    """Its texts end with it: nothing else would have them forgotten."""
+    (store,) = stores(database, time, "one")
+    await store.add("r", new_row())
+    held = await store.claim((await store.under_way())[0], 15.0)
+    assert held is not None
+    call = StoredCall(id="c", tool="send_reply", arguments={"body": "secret"})
+    await held.finish(RunOutcome("waiting", RunProgress(waiting=(call,))))
+    left = list[str]()
+
+    class Agent:
+        async def leave(self, held: HeldRun) -> None:
+            left.append(held.id)
+
+    worker = RunWorker(store, Agent(), WorkTuning(poll_s=0.01), MailMetrics(CollectorRegistry()), ())  # type: ignore[arg-type]
+    stopping = asyncio.Event()
+    working = asyncio.create_task(worker.work(stopping))
+    time.at += WAITS_AT_MOST - timedelta(seconds=1)
+    looked = await people(store).row("t", "r")
+    assert (looked["status"], left) == ("waiting", [])
+    time.at += timedelta(seconds=1)
+    async with asyncio.timeout(30):
+        while await store.under_way():
+            await asyncio.sleep(0.01)
+    stopping.set()
+    await working
+    row = await people(store).row("t", "r")
+    assert (row["status"], row["error"], left) == ("error", UNDECIDED, ["r"])
+    assert "secret" not in str(row)
 
 
 async def test_runs_that_there_is_no_room_for_are_not_read_at_each_look(
