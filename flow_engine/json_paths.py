@@ -16,7 +16,7 @@ from jsonpath_rfc9535.exceptions import JSONPathSyntaxError
 from jsonpath_rfc9535.parse import Parser
 from jsonpath_rfc9535.tokens import TokenStream
 
-from flow_engine.json_values import deeper_than
+from flow_engine.json_values import deeper_than, read_answer
 from flow_engine.values import MAX_DEPTH, JsonValue
 
 MAX_PATH_CHARS: Final = 1_000
@@ -76,8 +76,8 @@ def mapped_values(mapping: Mapping[str, str], result: JsonValue) -> dict[str, Js
     document = result
     if isinstance(result, str):
         try:
-            document = cast("JsonValue", orjson.loads(result))
-        except orjson.JSONDecodeError:
+            document = read_answer(result.encode())
+        except ValueError:
             return {}
     if isinstance(document, dict) and document.keys() == {"error"}:
         return {}  # the tool says that it failed

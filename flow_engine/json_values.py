@@ -1,12 +1,17 @@
 """JSON values as such: their size, their depth, their parts, when two are equal, whatever they mean."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Final, cast
 
 import orjson
 
-from flow_engine.values import JsonValue
+from flow_engine.exact_numbers import may_exceed_64_bits
+from flow_engine.values import GREATEST_INT, LEAST_INT, MAX_DEPTH, JsonValue
+
+MOST_READ_VALUES: Final = 100_000
+"""Commas and brackets of what a stranger answers: looking through many small values takes seconds."""
 
 _INDEX = re.compile(r"-?[0-9]{1,9}")
 
@@ -30,6 +35,27 @@ def rough_size(value: object) -> int:
         else:
             size += 2
     return size
+
+
+def read_answer(body: bytes) -> JsonValue:
+    """The JSON that a stranger answers. An integer beyond 64 bits is the text of its digits: as a number it
+    would come out as another one. Raises ValueError for what is no JSON, or more than is looked through."""
+    value: JsonValue = orjson.loads(body)
+    if marks_of_values(body) > MOST_READ_VALUES:
+        raise ValueError(f"more than {MOST_READ_VALUES} values")
+    if deeper_than(value, MAX_DEPTH):
+        raise ValueError(f"more than {MAX_DEPTH} levels")
+    return json.loads(body, parse_int=_number_or_digits) if may_exceed_64_bits(body) else value
+
+
+def marks_of_values(text: bytes) -> int:
+    """Commas and brackets that open: one for each value of a JSON text, or more."""
+    return sum(map(text.count, (b",", b"{", b"[")))
+
+
+def _number_or_digits(text: str) -> int | str:
+    is_within = len(text) <= len(str(GREATEST_INT)) and LEAST_INT <= int(text) <= GREATEST_INT
+    return int(text) if is_within else text
 
 
 def json_bytes(value: object) -> int:

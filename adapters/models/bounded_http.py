@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator
 
 import httpx2
 
+from flow_engine.json_values import marks_of_values
+
 CONNECT_WITHIN_S = 5.0
 MOST_RESPONSE_BYTES = 16 * 1024 * 1024
 """Of one response on the wire: a backstop under the limit on the answer's text, which it never reaches."""
@@ -24,7 +26,7 @@ class _Bounded(httpx2.AsyncByteStream):
             if read > MOST_RESPONSE_BYTES:
                 raise httpx2.ReadError(f"more than {MOST_RESPONSE_BYTES} bytes", request=self._request)
             if self._most_values is not None:
-                values += sum(map(chunk.count, (b",", b"{", b"[")))
+                values += marks_of_values(chunk)
                 if values > self._most_values:
                     raise httpx2.ReadError(f"more than {self._most_values} values", request=self._request)
             yield chunk

@@ -26,6 +26,7 @@ from pydantic_core import to_json
 from adapters.models.bounded_http import BoundedTransport
 from adapters.outbound.network import GuardedNetwork, Resolver, public_tls, resolve
 from adapters.outbound.policy import AllowList, parse_target
+from flow_engine.json_values import MOST_READ_VALUES
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused
 from flow_engine.values import JsonValue
 
@@ -42,8 +43,6 @@ IDLE_S: Final = 300.0
 
 MOST_CONNECTIONS: Final = 8
 MOST_PAGES: Final = 20
-MOST_ANSWER_VALUES: Final = 100_000
-"""Commas and brackets of one answer on the wire: reading many small values takes seconds."""
 MOST_RESULT_CHARS: Final = 50_000
 MOST_REASON_CHARS: Final = 1_000
 """Of what a server says of a failure."""
@@ -101,7 +100,7 @@ class GuardedTransport(BoundedTransport):
     raises ConnectError for what they forbid. No proxies of the environment, bounded answers: what is packed
     has no bound, and is not read. Raises ReadError for it."""
 
-    most_values = MOST_ANSWER_VALUES
+    most_values = MOST_READ_VALUES
 
     def __init__(self, allow: AllowList, resolver: Resolver = resolve) -> None:
         super().__init__(verify=public_tls(trust_env=False), trust_env=False)

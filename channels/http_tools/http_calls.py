@@ -1,7 +1,9 @@
 """The requests of a config, sent over the guarded client and logged (V6, V8, V14).
 
-1. A reply is the JSON of its body; an empty body is null, a body that is not JSON is its text. Any status
-   from 300 on fails (redirects that may be followed have been), as does whatever is no usable reply.
+1. A reply is the JSON of its body, an integer beyond 64 bits in it the text of its digits; an empty body is
+   null, a body that is not JSON is its text. JSON of very many values is no usable reply, as its paths
+   would be looked for for seconds. Any status from 300 on fails (redirects that may be followed have been),
+   as does whatever is no usable reply.
 2. Reasons of a failure go to a model and to callers: they name no address, no number, no content.
 3. The log tells method, address, status and time. Of the address no value that a call puts into its path or
    its query and nothing that looks like a phone number; what was sent is logged at the level debug only.
@@ -20,7 +22,7 @@ import structlog
 
 from channels.http_tools import documents, placeholders, templates
 from channels.http_tools.scope import Scope
-from flow_engine.json_values import deeper_than
+from flow_engine.json_values import read_answer
 from flow_engine.ports.outbound import (
     OutboundFailed,
     OutboundRefused,
@@ -28,7 +30,7 @@ from flow_engine.ports.outbound import (
     OutboundSender,
     is_header_text,
 )
-from flow_engine.values import MAX_DEPTH, JsonValue
+from flow_engine.values import JsonValue
 
 _log: Any = structlog.get_logger("flow_engine.agents.http")
 
@@ -198,12 +200,11 @@ def _read(reply: OutboundReply) -> JsonValue | CallFailed:
     if not body.strip():
         return None
     try:
-        document: JsonValue = orjson.loads(body)
+        return read_answer(body)
     except orjson.JSONDecodeError:
         try:
             return body.decode()
         except UnicodeDecodeError:
             return CallFailed("the reply cannot be read", reply.status)
-    if deeper_than(document, MAX_DEPTH):
-        return CallFailed("the reply cannot be read", reply.status)
-    return document
+    except ValueError as error:
+        return CallFailed("the reply cannot be read", reply.status, detail=f"the reply has {error}")

@@ -92,6 +92,11 @@ async def test_all_of_a_long_answer_is_looked_into_and_its_beginning_is_the_mode
         assert (shown, memory["var_number"].value) == (text[:MOST_RESULT_CHARS], 3)
 
 
+def test_an_integer_beyond_64_bits_keeps_its_digits_as_text() -> None:
+    text = f'{{"order": {10**22 + 1}, "digits": "{10**22 + 1}"}}'
+    assert mapped_values({"v": "$.order", "w": "$.digits"}, text) == dict.fromkeys("vw", str(10**22 + 1))
+
+
 async def test_an_answer_that_is_nested_too_deeply_gives_no_values_and_is_the_model_s() -> None:
     async with open_scene(mapped()) as scene:
         answer = f'{{"price": 3, "slot": {"[" * 300}{"]" * 300}}}'

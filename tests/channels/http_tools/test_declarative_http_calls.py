@@ -164,6 +164,18 @@ class TestAReply:
     async def test_that_cannot_be_used_is_a_failure(self, body: bytes) -> None:  # V6
         assert (await failure_of(OutboundReply(200, body))).reason == "the reply cannot be read"
 
+    async def test_of_very_many_values_is_a_failure_that_the_log_explains(self) -> None:  # V6
+        assert await reply_to(OutboundReply(200, f"[1{',1' * 99_999}]".encode())) == [1] * 100_000
+        with capture_logs() as logged:
+            failure = await failure_of(OutboundReply(200, f"[1{',1' * 100_000}]".encode()))
+        assert failure.reason == "the reply cannot be read"
+        assert logged[-1]["reason"] == "the reply has more than 100000 values"
+
+    async def test_keeps_the_digits_of_an_integer_beyond_64_bits_as_text(self) -> None:  # V6
+        body = b'{"order": 12345678901234567890123, "is": [18446744073709551615, -9223372036854775809, 1.5]}'
+        kept = {"order": "12345678901234567890123", "is": [2**64 - 1, "-9223372036854775809", 1.5]}
+        assert await reply_to(OutboundReply(200, body)) == kept
+
     @pytest.mark.parametrize(
         ("error", "reason"),
         [
