@@ -13,14 +13,14 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from api.bodies import Body, Id, Name
-from api.mcp_tools import Tool, ToolCall, ToolReply
+from api.mcp_tools import Keyed, Tool, ToolCall, ToolReply
 from api.problems import FindingReply, findings_reply
 from api.tries import PlayTests
 from flow_engine.documents import FlowVersion, VersionDifference, difference
 from flow_engine.documents.json_schema import SCHEMA_VERSION
 from flow_engine.documents.outlines import VersionOutline, outline
 from flow_engine.errors import CorrectTheInput
-from flow_engine.idempotency import FinalReply
+from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.testing.report import ScenarioVerdict
 from flow_engine.use_cases import publishing
@@ -39,7 +39,7 @@ class NoArguments(Body):
     pass
 
 
-class CreateFlowArguments(Body):
+class CreateFlowArguments(Keyed):
     name: Name = Field(description="What people call the flow.")
     campaign_id: Name = Field(description="The campaign that it belongs to.")
 
@@ -58,7 +58,7 @@ class DocumentArguments(FlowArguments):
     document: dict[str, object] = _DOCUMENT
 
 
-class SaveDraftArguments(DocumentArguments):
+class SaveDraftArguments(Keyed, DocumentArguments):
     parent_version_id: Id | None = Field(
         default=None, description="The version that this document was made from."
     )
@@ -78,7 +78,7 @@ class DiffVersionsArguments(FlowArguments):
     )
 
 
-class PublishVersionArguments(FlowArguments):
+class PublishVersionArguments(Keyed, FlowArguments):
     version_id: Id = Field(
         description="The version to publish. A draft is saved as a new version that can run."
     )
@@ -218,6 +218,7 @@ class DesignTools:
             schema_version=SCHEMA_VERSION,
             updated_by=call.principal.name,
             respond=lambda flow: FinalReply(201, orjson.dumps(FlowMade(flowId=flow.flow_id))),
+            idempotency=call.idempotency(arguments),
         )
         made = cast("FlowMade", orjson.loads(answer.body))
         return ToolReply(made, f"The flow's id is {made['flowId']}.")
@@ -254,7 +255,13 @@ class DesignTools:
         save over the parent raises."""
         await self._flows.get_flow(call.principal.tenant_id, arguments.flow_id)
         draft = await self._checked(call, arguments.flow_id, arguments.document, draft=True)
-        version_id = await self._save(call, arguments.flow_id, draft, arguments.parent_version_id)
+        version_id = await self._save(
+            call,
+            arguments.flow_id,
+            draft,
+            arguments.parent_version_id,
+            idempotency=call.idempotency(arguments),
+        )
         return ToolReply(VersionNamed(versionId=version_id), f"The draft's id is {version_id}.")
 
     async def test_version(self, call: ToolCall, arguments: TestVersionArguments) -> ToolReply:
@@ -293,7 +300,10 @@ class DesignTools:
             checked = await self._checked(call, arguments.flow_id, document, draft=False)
             new = tag != publishing.LATEST and all(entry.tag != tag for entry in flow.tags)
             parent, tag_of_save = draft.parent_version_id, tag if new else None
-            version_id = await self._save(call, arguments.flow_id, checked, parent, tag_of_save)
+            key = call.idempotency(arguments, "mcp save")
+            version_id = await self._save(
+                call, arguments.flow_id, checked, parent, tag_of_save, idempotency=key
+            )
         await self._flows.move_tag(
             tenant_id,
             arguments.flow_id,
@@ -301,6 +311,7 @@ class DesignTools:
             version_id=version_id,
             moved_by=call.principal.name,
             respond=lambda _: FinalReply(200, b""),
+            idempotency=call.idempotency(arguments),
         )
         return ToolReply(VersionNamed(versionId=version_id), f"{tag!r} points at {version_id} now.")
 
@@ -342,6 +353,8 @@ class DesignTools:
         submission: Submission,
         parent_version_id: str | None,
         tag: str | None = None,
+        *,
+        idempotency: IdempotencyKey | None,
     ) -> str:
         """The id that it was saved under."""
         reply = await self._designing.save(
@@ -351,6 +364,7 @@ class DesignTools:
             lambda version_id: FinalReply(201, version_id.encode()),
             parent_version_id=parent_version_id,
             tag=tag,
+            idempotency=idempotency,
         )
         return reply.body.decode()
 

@@ -32,9 +32,6 @@ from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.values import JsonValue
 from flow_engine.vocabulary import VariableType
 
-# A header's value cannot hold a line break, so no `Idempotency-Key` of an HTTP call is one of these.
-_KEY_SPACE = "mcp\n"
-
 _Parsed = TypeVar("_Parsed")
 _IdempotencyKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH)]
 _INJECTED = "Injected by the agent that runs the tool; do not make one up."
@@ -48,7 +45,9 @@ class _InConversation(Body):
     )
 
 
-class _Keyed(_InConversation):
+class Keyed(Body):
+    """Of a tool that changes something."""
+
     idempotency_key: _IdempotencyKey | None = Field(
         default=None,
         description="The same for each repetition of one call: it takes effect once, and every repetition "
@@ -56,7 +55,7 @@ class _Keyed(_InConversation):
     )
 
 
-class ChangeTaskArguments(_Keyed):
+class ChangeTaskArguments(Keyed, _InConversation):
     task: Annotated[str, Field(max_length=512)] = Field(
         description="Name or id of the task to move to: one of those that the current prompt lists as "
         "reachable."
@@ -90,7 +89,7 @@ class MemoryEntryArgument(Body):
     )
 
 
-class SetMemoryArguments(_Keyed):
+class SetMemoryArguments(Keyed, _InConversation):
     updated_by: Annotated[str, Field(max_length=256)] = Field(
         description="Name of the tool that found the values. 'convMiner' is taken."
     )
@@ -126,13 +125,15 @@ class ToolCall:
             raise unknown_conversation(arguments.conversation_id)
         return ActedOn(tenant_id, arguments.conversation_id, self.principal.name)
 
-    def idempotency(self, arguments: _Keyed) -> IdempotencyKey | None:
+    def idempotency(self, arguments: Keyed, step: str = "mcp") -> IdempotencyKey | None:
+        """The key that the call came with; `step` names the change, where the call makes several."""
         if arguments.idempotency_key is None:
             return None
         digest = hashlib.sha256(f"{self.tool}\n".encode())
         digest.update(self.arguments)
         sent = arguments.idempotency_key
-        return IdempotencyKey(_KEY_SPACE + sent, digest.hexdigest(), sent)
+        # A header's value cannot hold a line break, so no `Idempotency-Key` of an HTTP call is one of these.
+        return IdempotencyKey(f"{step}\n{sent}", digest.hexdigest(), sent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from api.bodies import Facts, Id
 from api.design_tools import FlowArguments, reading_tool, writing_tool
-from api.mcp_tools import Tool, ToolCall, ToolReply
+from api.mcp_tools import Keyed, Tool, ToolCall, ToolReply
 from api.replays import LAST, ReplayBody
 from api.simulations import SimulateBody
 from api.tries import TURNS, TurnFields, asked_in, gone_on, version_faults, with_exact_values
@@ -46,7 +46,7 @@ def _turn_faults(fields: Mapping[str, object]) -> Iterator[str]:
         yield f"give one of: {', '.join(TURNS)}; a try may begin without"
 
 
-class TryTurnArguments(TurnFields, FlowArguments):
+class TryTurnArguments(Keyed, TurnFields, FlowArguments):
     """All but the turn itself and `try_id` are of a try that begins."""
 
     try_id: Id | None = Field(
@@ -193,12 +193,23 @@ class PlayingTools:
             contact = format.NewContactBody(channel=arguments.channel, data=arguments.contact)
             order = TryOrder(arguments.document, arguments.version_id, contact)
             reply = _try_reply(
-                await self._tries.start(principal.tenant_id, arguments.flow_id, order, author=principal.name)
+                await self._tries.start(
+                    principal.tenant_id,
+                    arguments.flow_id,
+                    order,
+                    author=principal.name,
+                    idempotency=call.idempotency(arguments, "mcp begin"),
+                )
             )
             try_id = reply["tryId"]
         if reply is None or arguments.asked:
             reply = _try_reply(
-                await gone_on(self._tries, (principal.tenant_id, arguments.flow_id, try_id), arguments)
+                await gone_on(
+                    self._tries,
+                    (principal.tenant_id, arguments.flow_id, try_id),
+                    arguments,
+                    call.idempotency(arguments),
+                )
             )
         turn = _turn(reply)
         return ToolReply(turn, "\n".join(_lines(turn)))

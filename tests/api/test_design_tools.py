@@ -532,6 +532,34 @@ async def test_a_published_version_is_only_pointed_at() -> None:  # F6: promotio
         assert row["versions"] == 4
 
 
+async def test_a_call_that_is_repeated_under_its_key_takes_effect_once() -> None:  # F15
+    async with open_scene() as scene, connected(scene.app) as client:
+        session = Session(client)
+
+        async def twice(tool: str, **arguments: Any) -> Any:
+            first, second = [
+                await session.reply(tool, **arguments, idempotencyKey=f"key of {tool}") for _ in range(2)
+            ]
+            assert first == second
+            return first
+
+        flow_id = (await twice("create_flow", name="Shop", campaignId="c"))["flowId"]
+        draft = await twice("save_draft", flowId=flow_id, document=two_tasks())
+        published = await twice("publish_version", flowId=flow_id, **draft, tag="prod")
+        other = await session.reply("publish_version", flowId=flow_id, **draft, tag="other")
+        await session.reply("publish_version", flowId=flow_id, **other, tag="prod")
+        await twice("publish_version", flowId=flow_id, **draft, tag="prod")
+        [row] = (await session.reply("list_flows"))["flows"]
+        assert (row["versions"], row["tags"]["prod"]) == (3, other["versionId"])
+        assert other != published
+        begun = await twice("try_turn", flowId=flow_id, text="Tea.")
+        gone_on = {"flowId": flow_id, "tryId": begun["tryId"], "idempotencyKey": "k"}
+        turns = [(await session.reply("try_turn", **gone_on, text="Now."))["turn"] for _ in range(2)]
+        assert turns == [begun["turn"] + 1] * 2
+        reused = {"name": "Café", "campaignId": "c", "idempotencyKey": "key of create_flow"}
+        assert (await session.problem("create_flow", **reused))["code"] == "idempotency_key_reused"
+
+
 async def test_two_designers_cannot_bury_each_others_work() -> None:  # F6
     async with open_scene() as scene, connected(scene.app) as client:
         session = Session(client)
