@@ -1,9 +1,11 @@
 """The assistant's commands that need no model, and how each of them opens its workspace."""
 
+import sys
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
+from unicodedata import category
 
 import orjson
 import typer
@@ -42,19 +44,33 @@ def rules_file() -> Path:
     return read_settings(assistant.WorkspaceSettings).workspace_rules.expanduser()
 
 
+def visible(text: str) -> str:
+    """Without what moves the cursor, turns text round or hides it: such a character is shown as `\\u001b`."""
+    return "".join(
+        f"\\u{ord(each):04x}" if each not in "\n\t" and category(each) in ("Cc", "Cf") else each
+        for each in text
+    )
+
+
+def tell(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Print what models write and files hold: made `visible` on a terminal, elsewhere as it is."""
+    is_seen = (sys.stderr if err else sys.stdout).isatty()
+    typer.echo(visible(text) if is_seen else text, nl=nl, err=err)
+
+
 def sessions(
     options: Options, session: str | None, export: Literal["markdown", "json"] | None, *, as_json: bool
 ) -> int:
     """List the sessions, or write one as Markdown or JSON."""
     with closing(open_workspace(options)) as workspace:
         if session is not None or export is not None:
-            typer.echo(_exported(workspace, workspace.store.session(session), export or "markdown"))
+            tell(_exported(workspace, workspace.store.session(session), export or "markdown"))
             return 0
         for each in workspace.store.sessions():
             if as_json:
                 typer.echo(orjson.dumps(asdict(each)))
             else:
-                typer.echo(f"{each.id}  {each.model}  {each.metadata.get('title', '')}")
+                tell(f"{each.id}  {each.model}  {each.metadata.get('title', '')}")
         return 0
 
 
@@ -83,10 +99,10 @@ def undo_changes(options: Options, name: str | None, *, force: bool) -> int:
         try:
             restored = undo(workspace.root, workspace.store, name, force=force)
         except ReloadAndDecide as changed:
-            typer.echo(changed.detail, err=True)
+            tell(changed.detail, err=True)
             return 1
     for each in restored:
-        typer.echo(each.diff or f"{each.path}: as it was", nl=not each.diff)
+        tell(each.diff or f"{each.path}: as it was", nl=not each.diff)
     return 0
 
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from unicodedata import category
 
 import orjson
 import typer
@@ -31,7 +30,7 @@ from service.gateway import gateway_file, gateway_server, gateway_service
 from service.logs import configure_logging
 from service.serving import KeyDoor, served_here
 from service.settings import Settings, read_settings
-from service.workspace import Options, open_workspace
+from service.workspace import Options, open_workspace, tell, visible
 
 
 def base_url(text: str) -> str:
@@ -133,7 +132,7 @@ class _Output:
         if self._as_json:
             typer.echo(orjson.dumps(dict(frame)))
         elif "content" in frame:
-            typer.echo(frame["content"], nl=False)
+            tell(frame["content"], nl=False)
             self._in_a_line = not frame["content"].endswith("\n")
         elif "error" in frame:
             self.note(frame["error"]["message"])
@@ -145,21 +144,13 @@ class _Output:
         if self._in_a_line:
             typer.echo()
         self._in_a_line = False
-        typer.echo(text, err=True)
+        tell(text, err=True)
 
     def end(self, result: Mapping[str, Any]) -> None:
         if self._as_json:
             typer.echo(orjson.dumps({"result": result}))
         else:
             self.note(f"[{result['status']}] session {result['session']}, turn {result['turn']}")
-
-
-def visible(text: str) -> str:
-    """Without what moves the cursor, turns text round or hides it: such a character is shown as `\\u001b`."""
-    return "".join(
-        f"\\u{ord(each):04x}" if each not in "\n\t" and category(each) in ("Cc", "Cf") else each
-        for each in text
-    )
 
 
 def tool_line(tool: Mapping[str, Any]) -> str:

@@ -23,8 +23,8 @@ from rich.text import Text
 from channels.workspace import assistant, rules, toolbox
 from flow_engine.errors import CallTheOperator
 from service.logs import configure_logging
-from service.workspace import Options, rules_file
-from service.workspace_run import Work, at_work, tool_line, visible
+from service.workspace import Options, rules_file, visible
+from service.workspace_run import Work, at_work, tool_line
 
 COLOURS: Final[Mapping[str, str]] = {"done": "green", "failed": "red", "rejected": "yellow"}
 

@@ -1,8 +1,11 @@
 """`flow-engine workspace`: every command, its output and its exit status (W2, W3, W8, W10)."""
 
 import asyncio
+import io
 import sqlite3
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from flow_engine.ports.models import ToolCall
 from service import workspace_run
 from service.cli import app
 from service.cli.workspace import SESSION
-from service.workspace import Options, open_workspace
+from service.workspace import Options, open_workspace, sessions, undo_changes
 from tests.channels.workspace.repository import model_server
 
 
@@ -28,6 +31,8 @@ def answering(got: Received) -> WireStep:
     last = max(at for at, message in enumerate(messages) if message["role"] == "user")
     lines = messages[last]["content"].splitlines()
     done = sum(1 for message in messages[last:] if message["role"] == "assistant")
+    if lines == ["hide"]:
+        return Says("\x1b[8mhidden")
     if lines == ["break off"]:
         return DropsStream("It was ")
     if lines == ["for ever"] or (done < len(lines) and "{" in lines[done]):
@@ -88,6 +93,32 @@ def test_a_task_is_answered_on_standard_output(workspace: Terminal) -> None:  # 
     assert ran.out == "I call. \n4 messages\n"
     assert "· list_files .: done\n" in ran.err
     assert ran.err.splitlines()[-1].startswith("[completed] session ")
+
+
+class Seen(io.StringIO):
+    """A terminal's output."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_models_write_and_files_hold_moves_no_cursor_of_a_terminal(  # W2
+    workspace: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace("run", 'write_file {"path": "a\\u001b.txt", "content": "\\u001b[2K\\n"}', "--yes-to", "all")
+    (written,) = workspace.root.glob("a*.txt")
+    written.write_text("\x1b[1A\n", "utf-8")
+    options = Options(workspace.root)
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}", Seen())
+    workspace_run.run_task(options, "hide", yes_to=[], as_json=False, resume=None, max_iterations=10)
+    with closing(open_workspace(options)) as opened:
+        newest, oldest = [each.id for each in opened.store.sessions()]
+    sessions(options, newest, None, as_json=False)
+    assert [undo_changes(options, oldest, force=force) for force in (False, True)] == [1, 0]
+    seen = sys.stdout, sys.stderr
+    assert all(isinstance(each, Seen) and each.getvalue().count("\\u001b") > 1 for each in seen)
+    assert not any(isinstance(each, Seen) and "\x1b" in each.getvalue() for each in seen)
 
 
 def test_a_task_as_lines_of_json(workspace: Terminal) -> None:  # W10
