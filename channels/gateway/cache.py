@@ -19,6 +19,9 @@ from channels.gateway.database import GatewayDatabase, opened
 
 MOST_IN_L1 = 1_000
 MOST_IN_L2 = 100_000
+MOST_L1_BYTES = 256 * 1024 * 1024
+MOST_L2_BYTES = 4 * 1024 * 1024 * 1024
+"""Of the file, what else is in it and is used included."""
 CLEAN_EVERY_S = 60.0
 MOST_ENTRY_BYTES = 4 * 1024 * 1024
 
@@ -46,17 +49,29 @@ class CacheStats:
 
 
 class ResponseCache:
-    """Both levels, while the database runs. `clock` gives seconds since 1970, UTC."""
+    """Both levels, while the database runs. `clock` gives seconds since 1970, UTC. Beyond their number, and
+    their sum of bytes, L1 forgets what was not used for longest, and L2, now and then, the oldest."""
 
     def __init__(
-        self, database: GatewayDatabase, ttl_s: float, clock: Callable[[], float] = time.time
+        self,
+        database: GatewayDatabase,
+        ttl_s: float,
+        clock: Callable[[], float] = time.time,
+        *,
+        l1_bytes: int = MOST_L1_BYTES,
+        l2_bytes: int = MOST_L2_BYTES,
     ) -> None:
         self._database = database
         self._ttl_s = ttl_s
         self._clock = clock
         self._l1: TLRUCache[str, Entry] = TLRUCache(
-            MOST_IN_L1, ttu=lambda _, e, __: e.expires_at, timer=clock
+            l1_bytes,
+            ttu=lambda _, e, __: e.expires_at,
+            timer=clock,
+            # None counts for less than its share, so that they are never more than MOST_IN_L1.
+            getsizeof=lambda entry: max(sum(map(len, entry.parts)), l1_bytes // MOST_IN_L1),
         )
+        self._l2_bytes = l2_bytes
         self._hits: Counter[str] = Counter()
         self._cleaned_at = 0.0
         self.epoch = 0
@@ -122,11 +137,16 @@ class ResponseCache:
         if (now := self._clock()) - self._cleaned_at > CLEAN_EVERY_S:
             self._cleaned_at = now
             await self._database.change("DELETE FROM response_cache WHERE expires_at <= ?", [(now,)])
-            await self._database.change(
-                "DELETE FROM response_cache WHERE id NOT IN "
-                "(SELECT id FROM response_cache ORDER BY created_at DESC LIMIT ?)",
-                [(MOST_IN_L2,)],
-            )
+            for entries, used in await self._database.rows(
+                "SELECT (SELECT count(*) FROM response_cache), (page_count - freelist_count) * page_size "
+                "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+            ):
+                kept = min(MOST_IN_L2, entries * self._l2_bytes // max(used, self._l2_bytes))
+                await self._database.change(
+                    "DELETE FROM response_cache WHERE id IN "
+                    "(SELECT id FROM response_cache ORDER BY expires_at LIMIT ?)",
+                    [(entries - kept,)],
+                )
 
 
 async def cache_stats(path: Path, now: float) -> CacheStats:

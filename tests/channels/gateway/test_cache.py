@@ -325,6 +325,26 @@ async def test_an_entry_expires_in_both_levels(tmp_path: Path) -> None:  # W7
         assert [cache.near(f"k{number}") is None for number in (0, 1_099)] == [True, False]
 
 
+async def test_both_levels_hold_so_many_bytes_and_forget_the_oldest(tmp_path: Path) -> None:  # W7
+    now = 1_000.0
+    database = GatewayDatabase(tmp_path / "c.db")
+    cache = ResponseCache(database, 600, lambda: now, l1_bytes=1_000_000, l2_bytes=1_000_000)
+    async with database.running():
+        for number in range(30):
+            now += 1
+            entry = cache.put(f"k{number}", [b"x" * 100_000], "m", cache.epoch)
+            assert entry is not None
+            await cache.write(f"k{number}", entry, cache.epoch)
+        assert [number for number in range(30) if cache.near(f"k{number}") is not None] == [*range(20, 30)]
+        now += 61
+    stats = await cache_stats(tmp_path / "c.db", now)
+    assert 5 <= stats.entries <= 10
+    with sqlite3.connect(tmp_path / "c.db") as file:
+        kept = {key for (key,) in file.execute("SELECT prompt_hash FROM response_cache")}
+    file.close()
+    assert kept == {f"k{number}" for number in range(30 - stats.entries, 30)}
+
+
 async def test_a_database_that_fails_costs_nobody_an_answer(tmp_path: Path) -> None:  # W7
     def script(_: Received) -> Reply:
         with sqlite3.connect(tmp_path / "gateway.db") as database:
