@@ -9,6 +9,7 @@ run through the one registry. Beside them every agent has two functions, by whic
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -116,24 +117,28 @@ class AgentLoader:
     def __init__(self, table: AgentTable, model: models.LanguageModel) -> None:
         self._table = table
         self._model = model
-        self._loaded: dict[str, tuple[Mapping[str, StoredRow], Agents]] = {}
+        self._loaded: dict[str, tuple[Mapping[str, StoredRow], asyncio.Task[Agents]]] = {}
 
     async def agents(self, tenant_id: str) -> Agents:
-        """Made anew when the table has changed; one that is in use goes on as it was."""
+        """Made anew when the table has changed; one that is in use goes on as it was. In a thread, once for
+        all who wait: the router of a large table takes seconds, and others are talked to meanwhile."""
         rows = await self._table.rows(tenant_id)
         known = self._loaded.get(tenant_id)
         if known is None or known[0] != rows:
-            every = {name: effective(name, rows) for name in rows}
-            built: dict[str, ChatAgent] = {}
-            for name, agent in every.items():
-                if agent.fields["enabled"] and name != ORCHESTRATOR:
-                    try:
-                        built[name] = ChatAgent(agent, self._model)
-                    except ValidationError as error:  # a variable of the environment is not there any more
-                        log.error("agent_left_out", agent=name, reason="; ".join(breaches_of(error)))
-            agents = Agents(every, built, IntentRouter(each.effective for each in built.values()))
-            known = self._loaded[tenant_id] = (rows, agents)
-        return known[1]
+            building = asyncio.create_task(asyncio.to_thread(self._built, rows))
+            known = self._loaded[tenant_id] = (rows, building)
+        return await asyncio.shield(known[1])
+
+    def _built(self, rows: Mapping[str, StoredRow]) -> Agents:
+        every = {name: effective(name, rows) for name in rows}
+        built: dict[str, ChatAgent] = {}
+        for name, agent in every.items():
+            if agent.fields["enabled"] and name != ORCHESTRATOR:
+                try:
+                    built[name] = ChatAgent(agent, self._model)
+                except ValidationError as error:  # a variable of the environment is not there any more
+                    log.error("agent_left_out", agent=name, reason="; ".join(breaches_of(error)))
+        return Agents(every, built, IntentRouter(each.effective for each in built.values()))
 
 
 class ChatAgent:

@@ -243,6 +243,8 @@ def _lines(agent: Effective) -> list[str]:
 
 def _fold(text: str) -> str:
     """In lower case, without accents."""
+    if text.isascii():
+        return text.lower()
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     return "".join(character for character in decomposed if not unicodedata.combining(character))
 
@@ -269,13 +271,10 @@ def _stopwords(language: str) -> frozenset[str]:
     return frozenset(part for word in words for part in _WORD.findall(_fold(word)))
 
 
-@cache
-def _stemmer(language: str) -> Any:
-    name = STEMMERS.get(language)
-    return None if name is None else snowballstemmer.stemmer(name)
-
-
 @lru_cache(_TOKENS)
 def _stem(language: str, word: str) -> str:
-    stemmer = _stemmer(language)
-    return word if stemmer is None else _fold(stemmer.stemWord(word))
+    name = STEMMERS.get(language)
+    if name is None:
+        return word
+    stemmer: Any = snowballstemmer.stemmer(name)  # not shared: it has a word in work, and there are threads
+    return _fold(stemmer.stemWord(word))

@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
 import orjson
@@ -75,12 +75,14 @@ BOOTSTRAP: Final[Sequence[Fields]] = (
 
 
 FRESH_S: Final = 1.0
+LISTED_S: Final = 60.0
+"""After it a table is read whole in any case: the rows that every table has are written without the guard."""
 MOST_HISTORY: Final = 500
 MOST_HISTORY_BYTES: Final = 256 * 1024
 """Of one row; its last change stands there, whatever it has."""
 MOST_AGENTS: Final = 500
 MOST_TABLE_BYTES: Final = 8 * 1024 * 1024
-"""Of a tenant's rows together, as JSON: all of them are read every `FRESH_S`, while others talk."""
+"""Of a tenant's rows together, as JSON: all of them are read after each change, while others talk."""
 ATTEMPTS: Final = 5
 HELD_S: Final = 5.0
 WAIT_S: Final = 15.0
@@ -93,6 +95,17 @@ Action = Literal["create", "update", "delete"]
 Table = Mapping[str, StoredRow]
 Change = Callable[[Fields], Fields]
 """The new fields of a row by those that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A table as it was at `at`, in seconds; read whole at `listed_at`, while the guard was free and had
+    `serial`, None where somebody had it."""
+
+    rows: Table
+    at: float
+    listed_at: float
+    serial: int | None
 
 
 class AgentTable:
@@ -112,7 +125,7 @@ class AgentTable:
         self._known_tools = known_tools
         self._first = (*BOOTSTRAP, *profiles)
         self._monotonic = monotonic
-        self._read: dict[str, tuple[float, Table]] = {}
+        self._read: dict[str, _Read] = {}
         self._complete: set[str] = set()
 
     async def rows(self, tenant_id: str) -> Table:
@@ -130,13 +143,19 @@ class AgentTable:
                 elif _row(record) is None:
                     await self._store.replace(tenant_id, new, record.serial)
             self._complete.add(tenant_id)
-        read = self._read.get(tenant_id)
-        if read is None or self._monotonic() - read[0] >= FRESH_S:
-            began = self._monotonic()
-            records = await self._store.list(tenant_id)
-            rows = {row.name: row for row in map(_row, records) if row is not None}
-            read = self._read[tenant_id] = (began, dict(sorted(rows.items())))
-        return read[1]
+        read, now = self._read.get(tenant_id), self._monotonic()
+        if read is None or now - read.at >= FRESH_S:
+            # A record has all of its history: they are read only where somebody may have changed one.
+            guard = await self._store.get(tenant_id, _GUARD.id)
+            serial = guard.serial if guard is not None and guard.body["held"] is False else None
+            if read is not None and read.serial == serial is not None and now - read.listed_at < LISTED_S:
+                read = replace(read, at=now)
+            else:
+                records = await self._store.list(tenant_id)
+                rows = {row.name: row for row in map(_row, records) if row is not None}
+                read = _Read(dict(sorted(rows.items())), now, now, serial)
+            self._read[tenant_id] = read
+        return read.rows
 
     async def row(self, tenant_id: str, name: str) -> StoredRow:
         """As it is stored at this moment, not up to `FRESH_S` seconds ago. Raises LookElsewhere
