@@ -40,11 +40,13 @@ elseif arg.operation == 'done' then
   redis.call('SET', key.state, arg.payload)
   live()
 elseif arg.operation == 'append' then
-  local seq = string.format('%.0f', redis.call('HINCRBY', key.hold, 'seq', 1))
+  local seq = string.format('%.0f', tonumber(redis.call('HGET', key.hold, 'seq') or '0') + 1)
+  -- Heard once this script has ended; a user who may not is refused here, before anything is written.
+  redis.call('PUBLISH', arg.topic, seq .. '\n' .. arg.payload)
+  redis.call('HSET', key.hold, 'seq', seq)
   redis.call('XADD', key.frames, 'MAXLEN', arg.limit, seq .. '-0', 'frame', arg.payload)
   redis.call('EXPIRE', key.hold, arg.kept_s)
   redis.call('EXPIRE', key.frames, arg.kept_s)
-  redis.call('PUBLISH', arg.topic, seq .. '\n' .. arg.payload)
   return tonumber(seq)
 elseif arg.operation == 'waits' then
   return redis.call('EXISTS', key.queue)

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from channels.chat.sessions import SessionStore
-from flow_engine.errors import RetryLater
+from flow_engine.errors import FlowEngineError, RetryLater
 from flow_engine.ports.chat import (
     FRAMES_KEPT,
     LEASE_S,
@@ -193,6 +193,21 @@ async def test_redis_finds_sessions_that_were_left_or_are_idle(
     clock.now += 3600
     assert ref in await store.idle(3600)
     assert ref not in await store.idle(3600)
+    await memory.close()
+
+
+async def test_a_frame_that_may_not_be_told_is_not_kept(start_redis: StartRedis) -> None:  # C12, C13
+    server = start_redis()
+    memory, ref = connect(server.url), SessionRef("t", "s")
+    store = RedisChat(memory.driver)
+    await store.create(ref, b"")
+    async with Redis.from_url(server.url) as operator:
+        await operator.execute_command("ACL", "SETUSER", "default", "resetchannels")
+        with pytest.raises(FlowEngineError):
+            await store.append(ref, b"one", None)
+        await operator.execute_command("ACL", "SETUSER", "default", "allchannels")
+    assert await store.append(ref, b"two", None) == 1
+    assert [frame.frame for frame in await store.after(ref, 0)] == [b"two"]
     await memory.close()
 
 
