@@ -26,6 +26,8 @@ from adapters.outbound.policy import AllowList, Target, parse_target, redirect_t
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, UnusableAnswer
 
 MAX_BODY_BYTES = 1024 * 1024
+MAX_CHUNKS = 20_000
+"""Pieces of one answer's body, each of which takes time however small it is."""
 MAX_REDIRECTS = 3
 MAX_CONNECTIONS = 64
 MAX_IDLE_CONNECTIONS = 16
@@ -165,13 +167,13 @@ class GuardedClient:
                 raise UnusableAnswer(
                     f"{target.host!r} answers in an encoding that was not accepted", response.status
                 )
-            body = bytearray()
+            body, chunks = bytearray(), 0
             async for chunk in response.aiter_stream():
                 body += chunk
-                if len(body) > self._max_bytes:
-                    raise UnusableAnswer(
-                        f"{target.host!r} answers with more than {self._max_bytes} bytes", response.status
-                    )
+                chunks += 1
+                if len(body) > self._max_bytes or chunks > MAX_CHUNKS:
+                    most = f"{self._max_bytes} bytes" if chunks <= MAX_CHUNKS else f"{MAX_CHUNKS} chunks"
+                    raise UnusableAnswer(f"{target.host!r} answers with more than {most}", response.status)
             return OutboundReply(response.status, bytes(body))
 
 

@@ -29,6 +29,10 @@ log: Any = structlog.get_logger("flow_engine.outbound")
 MAX_ATTEMPTS: Final = 4
 """A name with many addresses must not turn one call into many attempts."""
 
+READ_BYTES: Final = 4096
+"""At once: what a server puts into them, such as chunks of one byte, is read in milliseconds, in which nobody
+else is served. The 64 KiB that httpcore2 would take were a second."""
+
 LOOKUP_WITHIN_S: Final = 5.0
 MOST_LOOKUPS: Final = 64
 MOST_OF_A_DOMAIN: Final = 8
@@ -160,7 +164,9 @@ class GuardedNetwork(httpcore2.AsyncNetworkBackend):
         failure: Exception | None = None
         for address in addresses:
             try:
-                return await self._dialler.connect_tcp(address, port, share, local_address, socket_options)
+                return _Sipped(
+                    await self._dialler.connect_tcp(address, port, share, local_address, socket_options)
+                )
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
         raise OutboundFailed(f"{host!r} port {port} cannot be reached") from failure
@@ -176,3 +182,30 @@ class GuardedNetwork(httpcore2.AsyncNetworkBackend):
         if not addresses:
             raise OutboundFailed(f"{host!r} does not resolve")
         return addresses
+
+
+class _Sipped(httpcore2.AsyncNetworkStream):
+    """A connection of which at most `READ_BYTES` are read at once. Raises what the one below raises."""
+
+    def __init__(self, below: httpcore2.AsyncNetworkStream) -> None:
+        self._below = below
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        return await self._below.read(min(max_bytes, READ_BYTES), timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        await self._below.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._below.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> httpcore2.AsyncNetworkStream:
+        return _Sipped(await self._below.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._below.get_extra_info(info)

@@ -15,8 +15,14 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from adapters.outbound.client import MAX_CONNECTIONS, MAX_REDIRECTS, GuardedClient
-from adapters.outbound.network import MAX_ATTEMPTS
+from adapters.outbound.client import (
+    MAX_BODY_BYTES,
+    MAX_CHUNKS,
+    MAX_CONNECTIONS,
+    MAX_REDIRECTS,
+    GuardedClient,
+)
+from adapters.outbound.network import MAX_ATTEMPTS, READ_BYTES, GuardedNetwork
 from adapters.outbound.policy import AllowList
 from flow_engine.ports.outbound import (
     OutboundFailed,
@@ -312,6 +318,24 @@ class TestBounds:
         async with partner(ok(b"x" * size)) as (_, client):
             reply = await client.request("GET", "http://partner.example/", timeout_s=LONG)
             assert len(reply.body) == size
+
+    async def test_chunks_of_a_byte_are_cut_off(self) -> None:  # F45
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        async with (
+            serving(head + b"1\r\nx\r\n" * (MAX_CHUNKS + 1)) as server,
+            guarded(dialler=RecordingDialler({PUBLIC: server.port}), max_bytes=MAX_BODY_BYTES) as client,
+        ):
+            with pytest.raises(UnusableAnswer, match=f"more than {MAX_CHUNKS} chunks"):
+                await client.request("GET", "http://partner.example/", timeout_s=LONG)
+
+    async def test_is_read_in_small_pieces_between_which_others_are_served(self) -> None:  # F45
+        async with serving(ok(b"x" * 10 * READ_BYTES)) as server:
+            network = GuardedNetwork(AllowList.parse("127.0.0.1"))
+            stream = await network.connect_tcp("127.0.0.1", server.port, LONG)
+            await stream.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+            pieces = [len(await stream.read(65_536, LONG)) for _ in range(3)]
+            assert max(pieces) <= READ_BYTES
+            await stream.aclose()
 
     async def test_an_endless_body_is_cut_off_at_the_limit(self) -> None:  # F45
         async def endless(request: bytes, writer: asyncio.StreamWriter) -> None:
