@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, Protocol, cast
 
 import orjson
 import structlog
+from pydantic_core import to_json
 
 from adapters.models.argument_schemas import CannotBeChecked, problems, schema_fault
 from flow_engine.ports.models import ToolCall, ToolSpec
@@ -32,12 +33,19 @@ TOOL_TIMEOUT_S: Final = 30.0
 USER_REJECTED: Final = "USER_REJECTED"
 MOST_PROBLEMS: Final = 5
 LONGEST_PROBLEM: Final = 1_000
+MOST_RESULT_CHARS: Final = 50_000
 
 
 def strictest(verdicts: Iterable[Verdict]) -> Verdict:
     """`allow` where there is none."""
     found = set(verdicts)
     return "forbid" if "forbid" in found else "prompt" if "prompt" in found else "allow"
+
+
+def shortened(answer: JsonValue) -> JsonValue:
+    """What a model gets of what a stranger answers: of a long one, as text, the first `MOST_RESULT_CHARS`."""
+    text = answer if isinstance(answer, str) else to_json(answer).decode()
+    return answer if len(text) <= MOST_RESULT_CHARS else text[:MOST_RESULT_CHARS]
 
 
 @dataclass(frozen=True, slots=True)

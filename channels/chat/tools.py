@@ -20,9 +20,9 @@ import structlog
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.errors import PydanticUserError
 
-from adapters.models.tools import TOOL_TIMEOUT_S, Arguments, Tool, ToolRegistry, Verdict
+from adapters.models.tools import TOOL_TIMEOUT_S, Arguments, Tool, ToolRegistry, Verdict, shortened
 from channels.chat.rows import RESERVED_TOOLS, AgentRow
-from channels.engine_client.mcp_tools import McpFailed, McpServers, McpTool, shortened
+from channels.engine_client.mcp_tools import McpFailed, McpServers, McpTool
 from channels.http_tools.tools import MOST_TOOL_S, CallContext, http_tool
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import ToolSpec

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from adapters.models.bounded_http import BoundedTransport
+from adapters.models.tools import MOST_RESULT_CHARS
 from adapters.outbound.network import GuardedNetwork, Resolver, public_tls, resolve
 from adapters.outbound.policy import AllowList, parse_target
 from flow_engine.json_values import MOST_READ_VALUES
@@ -43,7 +44,6 @@ IDLE_S: Final = 300.0
 
 MOST_CONNECTIONS: Final = 8
 MOST_PAGES: Final = 20
-MOST_RESULT_CHARS: Final = 50_000
 MOST_REASON_CHARS: Final = 1_000
 """Of what a server says of a failure."""
 
@@ -300,12 +300,6 @@ def model_answer(result: CallToolResult) -> JsonValue:
     if not texts and result.structured_content is not None:
         return cast("JsonValue", orjson.loads(to_json(result.structured_content, inf_nan_mode="null")))
     return text
-
-
-def shortened(answer: JsonValue) -> JsonValue:
-    """What a model gets of it: of a long one, as text, the first `MOST_RESULT_CHARS`."""
-    text = answer if isinstance(answer, str) else to_json(answer).decode()
-    return answer if len(text) <= MOST_RESULT_CHARS else text[:MOST_RESULT_CHARS]
 
 
 def _first(failure: BaseException) -> BaseException:

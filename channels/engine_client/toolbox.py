@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 from cachetools import TLRUCache
 
-from adapters.models.tools import Approval, Tool, ToolRegistry
+from adapters.models.tools import Approval, Tool, ToolRegistry, shortened
 from channels.engine_client import client, mcp_tools, replies
 from channels.engine_client.tools import (
     CallContext,
@@ -165,7 +165,7 @@ class Toolbox:
                 contact = client.Contact(data.conversation_id, data.contact_id)
                 custom = {variable.var_id for variable in memory.vars if variable.type == "custom"}
                 await self._write(tool, answer, contact, custom)
-            answer = mcp_tools.shortened(answer)
+            answer = shortened(answer)
             await self._ran(tool, answer)
             return answer
 

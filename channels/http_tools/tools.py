@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol, cast
 import orjson
 import structlog
 
-from adapters.models.tools import Arguments, Tool, Verdict
+from adapters.models.tools import Arguments, Tool, Verdict, shortened
 from channels.http_tools.body_builders import BodyRefused, Builders, built_body
 from channels.http_tools.documents import BuiltinTool, HttpTool
 from channels.http_tools.http_calls import CallFailed, HttpCaller
@@ -96,9 +96,9 @@ class ToolExecutor:
     async def run(
         self, name: str, arguments: str | Values, context: CallContext, actions: Actions
     ) -> JsonValue:
-        """The answer for the model, as JSON holds it. `arguments` as the model wrote them, JSON text, or
-        already read. Never raises for what a model asks for or a server answers: the answer is `{"error": …}`
-        then."""
+        """The answer for the model, `shortened`, as JSON holds it. `arguments` as the model wrote them, JSON
+        text, or already read. Never raises for what a model asks for or a server answers: the answer is
+        `{"error": …}` then."""
         started = self._caller.monotonic()
         args = _read_arguments(arguments)
         outcome: Outcome = "failed"
@@ -125,7 +125,7 @@ class ToolExecutor:
                 **self._caller.log_fields,
             )
         _log.debug("tool_values", tool=name, arguments=args, answer=answer, **self._caller.log_fields)
-        return answer
+        return shortened(answer)
 
     def _act(self, tool: BuiltinTool, run: _Run) -> tuple[JsonValue, Outcome]:
         if tool.target is not None:

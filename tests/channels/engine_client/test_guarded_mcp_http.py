@@ -12,8 +12,9 @@ import httpx2
 import pytest
 from mcp_types import CallToolResult, TextContent
 
+from adapters.models.tools import MOST_RESULT_CHARS, shortened
 from adapters.outbound.policy import AllowList
-from channels.engine_client.mcp_tools import MOST_RESULT_CHARS, GuardedTransport, model_answer, shortened
+from channels.engine_client.mcp_tools import GuardedTransport, model_answer
 from tests.api.harness import clinic, open_scene
 from tests.api.test_mcp_server import listening_socket, served
 from tests.timing import takes_less_than

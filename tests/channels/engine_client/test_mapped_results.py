@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from adapters.models.tools import Approval
+from adapters.models.tools import MOST_RESULT_CHARS, Approval
 from channels.engine_client.client import Contact, FlowChoice, NewContact
 from channels.engine_client.fake_mcp import ScriptedMcp, ScriptedTool
-from channels.engine_client.mcp_tools import MOST_RESULT_CHARS, McpTool
+from channels.engine_client.mcp_tools import McpTool
 from channels.engine_client.toolbox import TaskTools, Toolbox
 from flow_engine.json_paths import PathRefused, description_of, mapped_values, read_path
 from flow_engine.ports.models import ToolCall

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from structlog.testing import capture_logs
 
-from adapters.models.tools import Approval, Arguments, Tool, ToolRegistry, Verdict
+from adapters.models.tools import MOST_RESULT_CHARS, Approval, Arguments, Tool, ToolRegistry, Verdict
 from adapters.outbound.fake import Answer, RecordedCall, ScriptedOutbound
 from channels.http_tools.body_builders import BodyRefused, Builders, default_builders
 from channels.http_tools.documents import HttpTool, ToolConfig
@@ -187,6 +187,13 @@ class TestTheOrder:
 class TestTheAnswer:
     async def test_is_the_reply_where_nothing_else_is_said(self) -> None:  # V6
         assert await Call({"t": get()}, {f"{API}/x": [reply([{"a": None}])]}).run("t") == [{"a": None}]
+
+    async def test_is_the_beginning_of_a_long_reply_all_of_which_is_looked_into(self) -> None:  # V6
+        long: JsonValue = {"rows": ["x" * 100] * 1_000, "count": 1_000}
+        call = Call({"t": get(store_in_ctx={"n": "$.count"})}, {f"{API}/x": [reply(long)]})
+        answer = await call.run("t")
+        assert answer == json.dumps(long, separators=(",", ":"))[:MOST_RESULT_CHARS]
+        assert call.context.ctx["n"] == 1_000
 
     async def test_of_a_failure_is_what_the_config_says(self) -> None:  # V6
         call = Call({"cancel": CANCEL}, {STATUS_URL: [reply(FOUND)], f"{API}/orders": [reply({}, 500)]})
