@@ -7,7 +7,6 @@
 4. Without a model the scores decide: the best is accepted when it leads by the margin.
 """
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -181,15 +180,12 @@ def _lead(score: float, other: float) -> float:
     return round(score - other, DIGITS)
 
 
-_OBJECT: Final = re.compile(r"\{.*\}", re.DOTALL)
-
-
 def _named(text: str) -> tuple[str | None, float]:
     """Agent and confidence of an answer; (None, 0) for one that cannot be read as meant. A thought or a code
     fence around the object does no harm."""
-    found = _OBJECT.search(without_thoughts(text))
+    told = without_thoughts(text)
     try:
-        answer: object = orjson.loads(found[0]) if found else None
+        answer: object = orjson.loads(told[max(told.find("{"), 0) : told.rfind("}") + 1])
     except orjson.JSONDecodeError:
         answer = None
     fields = as_object(answer)

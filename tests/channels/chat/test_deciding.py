@@ -174,6 +174,8 @@ class TestByAModel:
             f'{{"agent": "{ORCHESTRATOR}", "confidence": 1}}',
             '{"agent": "weather", "confidence": 1',
             '{"agent": "weather", "confidence": NaN}',
+            '} {"agent": "weather", "confidence": 1',
+            "{" * 16_000,
         ],
     )
     async def test_an_answer_that_names_nobody_refuses(self, answer: str) -> None:
