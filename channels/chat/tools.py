@@ -23,6 +23,7 @@ from pydantic.errors import PydanticUserError
 from adapters.models.tools import TOOL_TIMEOUT_S, Arguments, Tool, ToolRegistry, Verdict, shortened
 from channels.chat.rows import RESERVED_TOOLS, AgentRow
 from channels.engine_client.mcp_tools import McpFailed, McpServers, McpTool
+from channels.engine_client.tools import name_for_models
 from channels.http_tools.tools import MOST_TOOL_S, CallContext, http_tool
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import ToolSpec
@@ -153,7 +154,7 @@ class McpSource:
         server, _, tool_name = name.partition("/")
         url = self._urls[server]
         listed = next((each for each in await self._list(server, url) if each.name == tool_name), None)
-        own_name = f"{server}_{tool_name}"[:64]
+        own_name = name_for_models(f"{server}_{tool_name}")
         if listed is None or own_name in RESERVED_TOOLS:
             log.warning("mcp_tool_left_out", server=server, tool=tool_name)
             return None

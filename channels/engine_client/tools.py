@@ -214,8 +214,7 @@ def task_tools(
                 continue
             # A name that models accept and nothing has yet.
             plain, prefixed = (
-                _NAME_CHARS.sub("_", name)[:_LONGEST_NAME]
-                for name in (tool.name, f"{server.server_name}_{tool.name}")
+                name_for_models(name) for name in (tool.name, f"{server.server_name}_{tool.name}")
             )
             numbered = (f"{prefixed[: _LONGEST_NAME - 4]}_{n}" for n in range(2, len(names) + 3))
             name = next(name for name in (plain, prefixed, *numbered) if name and name not in names)
@@ -226,6 +225,11 @@ def task_tools(
             schema = _chosen_by_model(tool, assigned)
             bound.append(TaskTool(name, url, tool, schema, assigned, selected.result_mapping))
     return tuple(bound)
+
+
+def name_for_models(name: str) -> str:
+    """Without what model servers refuse in the name of a tool, which would fail all of a request."""
+    return _NAME_CHARS.sub("_", name)[:_LONGEST_NAME]
 
 
 def is_offered(server: replies.ServerTools, selected: replies.SelectedTool) -> bool:

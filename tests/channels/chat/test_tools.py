@@ -12,7 +12,9 @@ from adapters.models.loop import MAX_ITERATIONS
 from adapters.models.scripted import CallsTools, Says, Step
 from channels.chat import tool
 from channels.chat.answer import MOST_SHOWN
-from channels.chat.tools import load_tools
+from channels.chat.tools import McpSource, load_tools
+from channels.engine_client.fake_mcp import ScriptedMcp, ScriptedTool
+from channels.engine_client.mcp_tools import McpTool
 from flow_engine.errors import CallTheOperator
 from flow_engine.ports.models import ToolCall
 from tests.channels.chat import toolbelt
@@ -238,6 +240,15 @@ async def test_a_servers_tool_that_cannot_stand_beside_the_rest_is_left_out(tmp_
                 assert (await client.say("m-1", "adds numbers"))["state"] == "done"
                 offered = {spec.name: spec.description for spec in chat.model.requests[0].tools}
                 assert offered["agenda_add"] == "Adds elsewhere."
+
+
+async def test_a_servers_tool_has_a_name_that_models_take() -> None:  # C11
+    listed = McpTool("get.weather/now", "Weather.", {"type": "object"})
+    servers = ScriptedMcp({"http://w/mcp": (ScriptedTool(listed, lambda _: "sunny"),)})
+    offered = await McpSource({"météo": "http://w/mcp"}, servers).tool("météo/get.weather/now")
+    assert offered is not None
+    assert (offered.spec.name, await offered.run({})) == ("m_t_o_get_weather_now", "sunny")
+    assert servers.calls[0].tool == "get.weather/now"
 
 
 async def test_a_tool_of_an_mcp_server_is_listed_by_server_and_name(tmp_path: Path) -> None:  # C11
