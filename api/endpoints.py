@@ -5,10 +5,12 @@ OpenAPI document, and the tests that go through all of them. Handlers answer wit
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 import msgspec
@@ -21,7 +23,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from api.auth import Principal, Scope, header
-from api.bodies import parse_body
+from api.bodies import MOST_FINDINGS, parse_body
 from flow_engine.documents import parse_date_time
 from flow_engine.documents.findings import nearest
 from flow_engine.errors import CorrectTheInput, Finding, RetryLater
@@ -111,13 +113,12 @@ class Call(msgspec.Struct, frozen=True):
         """Raises CorrectTheInput with every parameter of the query that there is none of, as
         `parameter_unknown` naming what it may have meant, every one that is given more than once, as
         `parameter_repeated`, and every value that cannot be read, as `<name>_invalid`. What a store has to be
-        asked for is told beside them; alone, by the handler."""
-        query = QueryParams(self.scope["query_string"])
-        findings = [
-            finding for name in query for finding in self._wrong(name, known, times=len(query.getlist(name)))
-        ]
+        asked for is told beside them; alone, by the handler. Of more than 100 the first are told."""
+        given = Counter(name for name, _ in QueryParams(self.scope["query_string"]).multi_items())
+        wrong = (found for name, times in given.items() for found in self._wrong(name, known, times=times))
+        findings = list(islice(wrong, MOST_FINDINGS))
         if findings:
-            findings += [finding for name in query for finding in await self._unknown(known.get(name))]
+            findings += [finding for name in given for finding in await self._unknown(known.get(name))]
             raise CorrectTheInput(findings[0].code, findings[0].message, findings)
 
     async def _unknown(self, parameter: Parameter | None) -> Sequence[Finding]:

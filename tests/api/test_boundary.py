@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from api.auth import Keyring, authenticator_for
+from api.bodies import MOST_FINDINGS
 from flow_engine.errors import CallTheOperator
 from service.cli import app
 from service.settings import Settings
@@ -89,6 +91,13 @@ class TestBodies:
             assert findings(reply) == [("", "parameter_repeated")]
             assert "'tag' is given 2 times" in reply.text
             assert len((await scene.http.get(f"/v1/flows/{flow_id}/versions")).json()) == 1
+
+    async def test_a_query_of_very_many_names_is_soon_refused(self) -> None:  # contract 10, F36
+        async with open_scene() as scene:
+            started = time.process_time()
+            reply = await scene.http.get("/v1/flows?" + "&".join(f"{n:x}" for n in range(12_000)))
+            assert time.process_time() - started < 3
+            assert findings(reply) == [("", "parameter_unknown")] * MOST_FINDINGS
 
     @pytest.mark.parametrize(
         "ts", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "9999-12-31T23:00:00Z"]
