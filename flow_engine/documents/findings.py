@@ -171,6 +171,8 @@ def reading_beside(
         try:
             made = read(given)
         except ValidationError as error:
+            if not found or error.error_count() > MOST_ERRORS:
+                raise
             found[:0] = map(_told_again, error.errors(include_url=False))
             raise ValidationError.from_exception_data(error.title, found, hide_input=True) from None
         if found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -496,6 +497,12 @@ class TestBoundsOfRefusals:
         error = refusal(RenameFlow, {"name": "n", "updatedBy": "ada", **{f"{n:x}": 1 for n in range(count)}})
         message = f"{count} errors are too many to be described one by one"
         assert [(f.pointer, f.code, f.message) for f in error.findings] == [("", "too_many_errors", message)]
+
+    def test_very_many_are_soon_counted_where_fields_make_a_breach_together(self) -> None:
+        started = time.process_time()
+        error = refusal(ReplayBody, {"conversations": [1] * 300_000, "last": 1})
+        assert time.process_time() - started < 2
+        assert [f.code for f in error.findings] == ["too_many_errors"]
 
     def test_what_was_sent_is_not_repeated_in_messages(self) -> None:
         secret = "+39 347 1234567"
