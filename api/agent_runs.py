@@ -99,7 +99,7 @@ class AgentRunRoutes:
         following = {"after": str(rows[limit - 1]["id"]), "limit": limit} | (
             {"status": status} if status else {}
         )
-        link = f'<{call.request.url.path}?{urlencode(following)}>; rel="next"'
+        link = f'<?{urlencode(following)}>; rel="next"'  # from the address that was asked for
         return json_response(rows[:limit], headers={"Link": link})
 
     async def show(self, call: Call) -> Response:

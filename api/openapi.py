@@ -93,6 +93,7 @@ def openapi_document(endpoints: Sequence[Endpoint], *, prefix: str, title: str, 
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version, "description": _READ_FIRST},
+        "servers": [{"url": "."}],  # beside the document, below the path of a proxy too
         "paths": paths,
         "components": {
             "schemas": {**definitions["$defs"], **_flow_version_components()},

@@ -132,6 +132,13 @@ async def test_before_a_build_the_page_waits_and_says_how_it_is_made(http: httpx
     assert "script-src 'self'" in reply.headers["Content-Security-Policy"]
 
 
+@pytest.mark.parametrize("path", ["", "/", "/flows", "/flows/f1/versions/v1", "/conversations/a%2Fb"])
+async def test_the_waiting_page_leads_to_the_reference(http: httpx.AsyncClient, path: str) -> None:
+    """Below the path of a proxy too."""
+    link = (await http.get(f"/console{path}")).text.partition('<a href="')[2].partition('"')[0]
+    assert urljoin(f"http://127.0.0.1/engine/console{path}", link) == "http://127.0.0.1/engine/docs"
+
+
 async def test_the_waiting_page_tells_how_far_the_build_is(http: httpx.AsyncClient, tmp_path: Path) -> None:
     (tmp_path / "building").write_text("installing <packages> …\n", "utf-8")
     assert "Console: installing &lt;packages&gt; …" in (await http.get("/console")).text

@@ -69,6 +69,12 @@ def test_a_proxy_may_have_the_service_below_a_path_of_its_own(tmp_path: Path) ->
         expect(page.get_by_role("heading", name="Operations", exact=True)).to_be_visible()
         page.goto(f"{base}/engine/console/flows/{flow_id}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
+        page.goto(f"{base}/engine/docs")
+        page.get_by_role("button", name="GET /health/live The process").click()
+        page.get_by_role("button", name="Try it out").click()
+        page.get_by_role("button", name="Execute").click()
+        expect(page.locator(".request-url")).to_contain_text(f"{base}/engine/health/live")
+        expect(page.locator(".live-responses-table").get_by_text("200")).to_be_visible()
         console.was_clean()
 
 

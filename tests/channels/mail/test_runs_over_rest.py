@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -54,14 +55,15 @@ async def stored(scene: Scene, number: int, *, waits: Sequence[int] = ()) -> Run
 
 
 async def pages(scene: Scene, **query: Any) -> list[list[str]]:
-    """The ids of each page, as the header Link leads from one to the next."""
+    """The ids of each page, as the header Link leads from one to the next, below the path of a proxy too."""
     found: list[list[str]] = []
     url: str | None = "/v1/agent-runs"
     while url is not None:
         reply = await scene.http.get(url, params=query if not found else None)
         assert reply.status_code == 200, reply.text
         found.append([row["id"] for row in reply.json()])
-        url = None if "next" not in reply.links else reply.links["next"]["url"]
+        named = reply.links.get("next", {}).get("url")
+        url = None if named is None else urljoin(f"/engine{url}", named).removeprefix("/engine")
     return found
 
 
