@@ -156,10 +156,13 @@ class Forks:
             if entry.input["op"] == "handle-utterance":
                 told.append(_turn(entry, language))
         contacts = own.own_contacts
+        # What is unread comes to be read with the next turn: no job does it, so nobody may wait for one.
+        unread = {"failed_turn": then.last_user_turn}
         state = replace(
             then,
             session=own,
-            mining=then.mining.model_copy(update={"rollout": None, "rollback_told": None}),
+            mining=then.mining.model_copy(update={"rollout": None, "rollback_told": None, **unread}),
+            mining_revision=max(1, then.mining_revision),  # at 0 there is none to be stored
             turns=tuple(turn for turn in told if turn.contact_id in contacts),
         )
         return state, tag

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -10,11 +11,14 @@ import pytest
 
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.outbound import OutboundReply
+from flow_engine.use_cases.dialogue import DialogueService
+from flow_engine.use_cases.transactor import Transactor
 from memory.erasing import Eraser
 from memory.manager import MemoryManager
 from tests.api.harness import Scene, aio_task, clinic, entry, needs, open_scene, over_many_contacts
 from tests.api.test_digressions import shop
 from tests.api.test_migrations import with_task
+from tests.flow_engine.listening.test_mining import dependencies_of
 from tests.scripted.rebuilding import outside
 
 pytestmark = pytest.mark.anyio
@@ -234,6 +238,22 @@ class TestGoingOn:
         after = await scene.memory.conversations.load(third, with_turns=True)
         assert [turn.message_id for turn in after.turns] == ["m-1", "m-2"]
         assert after.turns == before.turns
+
+    async def test_nobody_waits_for_a_reading_that_is_not_under_way(self, scene: Scene) -> None:  # F31
+        async def pause(seconds: float) -> None:
+            pytest.fail(f"waits {seconds} s for what no job does")
+
+        await scene.started()
+        await scene.say("m-1", "An ECG, please")
+        await forked(scene, 2)
+        shared = replace(dependencies_of(scene), pause=pause)
+        view = await DialogueService(Transactor(shared), shared).prompt(FORK, wait_s=10.0)
+        assert not view.fresh
+        await scene.say("m-2", "Cardio", conversationId="other")
+        scene.clock.advance(minutes=1)
+        await scene.work()
+        reply = await scene.http.get("/v1/prompt/other")
+        assert reply.json()["memoryFresh"] is True
 
     async def test_of_one_started_anew_only_what_came_since_is_known(self) -> None:
         async with open_scene(clinic()) as scene:
