@@ -123,10 +123,10 @@ class Door(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        super().on_headers_complete()  # which raises for an address that cannot be read: of a head, then
         self._head_open, self._body_open = False, True
         self._stop_timer()
         self._any_request = True
-        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._body_open = False

@@ -177,6 +177,20 @@ async def test_what_is_no_http_is_told_so() -> None:  # contract 12
         assert b'"code":"http_invalid"' in reply
 
 
+@pytest.mark.parametrize("requests_before", [0, 1])
+async def test_an_address_that_cannot_be_read_is_told_so(requests_before: int) -> None:  # contract 12, F36
+    async with behind_a_door(echo, LIMITS) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(requests_before):
+            writer.write(HEAD + b"content-length: 0\r\n\r\n")
+            await reader.readuntil(b"0\r\n\r\n")
+        writer.write(b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n")
+        reply = await reader.read()
+        assert reply.startswith(b"HTTP/1.1 400")
+        assert b'"code":"http_invalid"' in reply
+        writer.close()
+
+
 async def test_an_idle_connection_after_a_reply_is_not_told_of_a_deadline() -> None:  # contract 12
     async with behind_a_door(echo, LIMITS) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
