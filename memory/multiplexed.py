@@ -283,6 +283,7 @@ class Node:
         self._protocol = protocol
         self._connection: Connection | None = None
         self._connecting: asyncio.Lock = asyncio.Lock()
+        self._failures = 0
 
     def open_connection(self) -> Connection | None:
         connection = self._connection
@@ -293,8 +294,12 @@ class Node:
         return self.open_connection() or await self._connected()
 
     async def _connected(self) -> Connection:
+        """Who waits while another connects fails with it: else each would wait out the time of all before."""
+        failures = self._failures
         async with self._connecting:
             if self._connection is None or self._connection.lost:
+                if self._failures != failures:
+                    raise RedisConnectionError("no connection: another has just waited for one in vain")
                 try:
                     async with asyncio.timeout(ANSWER_WITHIN_S):
                         loop = asyncio.get_running_loop()
@@ -309,8 +314,10 @@ class Node:
                             unfinished.pop_all()
                         self._connection = connection
                 except TimeoutError as error:
+                    self._failures += 1
                     raise RedisTimeoutError("no connection in time") from error
                 except OSError as error:
+                    self._failures += 1
                     raise RedisConnectionError(f"no connection: {error}") from error
             return self._connection
 

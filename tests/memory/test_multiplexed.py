@@ -182,6 +182,25 @@ async def test_a_server_that_does_not_answer_holds_nobody_for_long(
         assert await driver.get("a") is None
 
 
+async def test_a_server_that_never_greets_is_waited_for_once_by_all_who_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # F44
+    monkeypatch.setattr(multiplexed, "ANSWER_WITHIN_S", 0.2)
+    came: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: came.append(writer), "127.0.0.1", 0)
+    driver = connect(f"redis://:password@127.0.0.1:{server.sockets[0].getsockname()[1]}").driver
+    asked = await asyncio.gather(*(driver.get("a") for _ in range(20)), return_exceptions=True)
+    assert {type(each) for each in asked} == {RetryLater}
+    assert len(came) == 1
+    with pytest.raises(RetryLater):
+        await driver.get("a")
+    assert len(came) == 2
+    await driver.close()
+    server.close()
+    for writer in came:
+        writer.close()
+
+
 async def test_a_process_that_was_held_up_itself_does_not_blame_the_server(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
