@@ -5,6 +5,7 @@ import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from hashlib import sha256
 from itertools import takewhile
 from typing import Any
@@ -173,8 +174,11 @@ class ConversationFilter:
         )
 
 
+_normalised = lru_cache(maxsize=64)(normalise_name)  # what is wanted may be long, and is asked of each
+
+
 def _is_called(name: str, wanted: str) -> bool:
-    return name == wanted or normalise_name(name) == normalise_name(wanted)
+    return name == wanted or _normalised(name) == _normalised(wanted)
 
 
 class History:

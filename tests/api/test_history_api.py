@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.use_cases import history
+from flow_engine.use_cases.history import ConversationFilter
 from tests.api.harness import Scene, clinic, entry, open_scene, over_many_contacts
 
 pytestmark = pytest.mark.anyio
@@ -196,6 +199,16 @@ class TestLists:
             ("q=all-o", []),
         ):
             assert await listed(scene, f"?{query}") == expected, query
+
+    async def test_a_long_name_is_looked_for_in_many_conversations_soon(self, scene: Scene) -> None:
+        await scene.started()
+        listed = await scene.memory.listing.one(ConversationRef("default", "conv-1"))
+        head = listed.head
+        assert head is not None
+        wanted = ConversationFilter(task="\ufdfa" * 7_000)  # of 18 letters each, in 63 KB of a query
+        started = time.process_time()
+        assert not any(wanted.takes("conv-1", head) for _ in range(200))
+        assert time.process_time() - started < 2
 
     async def test_it_goes_on_where_a_page_ended(self, scene: Scene) -> None:
         for number in range(5):  # all in one millisecond
