@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from typing_extensions import TypedDict
 
 from flow_engine import errors
+from flow_engine.documents.findings import listed, quoted
 from flow_engine.ports.dialogue import ConversationIndex, ConversationRef
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.memory import MemoryEntry, empty_entries
@@ -36,6 +37,8 @@ Fate = Literal["keep", "map", "cannot"]
 
 ROWS_THAT_STAY = 1_000
 """Of conversations that cannot move, at most so many are told in one report."""
+MOST_FINDINGS = 100
+"""Of unknown tasks of a mapping, at most so many are described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,18 +242,26 @@ def _row(conversation: ConversationRef, verdict: MigrationVerdict, done: bool, r
 
 def mapping_by_id(mapping: Mapping[str, str], old: CompiledFlow, new: CompiledFlow) -> dict[str, str]:
     """A mapping of tasks, named by id or name. Raises CorrectTheInput `body_invalid` with every task of it
-    that its version lacks."""
-    findings: list[errors.Finding] = []
+    that its version lacks; the first 100 are described."""
+    lacking: list[tuple[str, str, CompiledFlow]] = []
     resolved: dict[str, str] = {}
     for source, target in mapping.items():
-        ends = old.task_named(source), new.task_named(target)
-        for end, name, version in zip(ends, (source, target), (old, new), strict=True):
-            if end is None:
-                known = ", ".join(repr(task.name) for task in version.tasks.values())
-                message = f"version {version.version_id!r} has no task {name!r}; it has: {known}"
-                findings.append(errors.Finding(errors.pointer("mapping", source), "unknown_task", message))
-        if ends[0] is not None and ends[1] is not None:
-            resolved[ends[0].id] = ends[1].id
-    if findings:
+        before, after = old.task_named(source), new.task_named(target)
+        if before is None:
+            lacking.append((source, source, old))
+        if after is None:
+            lacking.append((source, target, new))
+        if before is not None and after is not None:
+            resolved[before.id] = after.id
+    if lacking:
+        known = {flow.version_id: listed(task.name for task in flow.tasks.values()) for flow in (old, new)}
+        findings = [
+            errors.Finding(
+                errors.pointer("mapping", source),
+                "unknown_task",
+                f"version {flow.version_id!r} has no task {quoted(name)}; it has: {known[flow.version_id]}",
+            )
+            for source, name, flow in lacking[:MOST_FINDINGS]
+        ]
         raise errors.CorrectTheInput("body_invalid", "the mapping names unknown tasks", findings)
     return resolved

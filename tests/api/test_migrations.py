@@ -337,6 +337,16 @@ async def test_a_mapping_of_unknown_tasks_is_refused_whole(scene: Scene) -> None
     ]
 
 
+async def test_of_very_many_unknown_tasks_the_first_are_told(scene: Scene) -> None:
+    flow_id = await publish_next(scene, clinic())
+    reply = await migrate(scene, flow_id, dry_run=False, mapping={f"t{n}": "x" * 300 for n in range(2_000)})
+    assert reply.status_code == 422
+    assert [each["pointer"] for each in reply.json()["errors"]] == [
+        f"/mapping/t{n}" for n in range(50) for _ in range(2)
+    ]
+    assert len(reply.content) < 50_000
+
+
 async def test_versions_of_another_flow_are_unknown_here(scene: Scene) -> None:
     await publish_next(scene, clinic())
     other = (await scene.post("/v1/flows", {"name": "n", "campaignId": "c", "updatedBy": "u"})).json()["id"]
