@@ -4,6 +4,7 @@
 2. A head is whole within `head_s` seconds of its first byte, or of the connection: 408.
 3. A body never stands still for `body_s` seconds while the application waits for it: 408.
 4. Of a request that is answered already, at most `body_bytes` more are read and thrown away.
+5. Of a reply that waits to be taken, something is taken within `taken_s` seconds; else the connection is cut.
 
 Whoever breaks a rule gets a problem document (RFC 9457) where no reply has begun, and the connection closes.
 What it still sends is thrown away for `linger_s` seconds, since a reset would take the reply from it.
@@ -36,6 +37,7 @@ class DoorLimits:
     body_bytes: int = 4_000_000
     body_s: float = 20.0
     linger_s: float = 2.0
+    taken_s: float = 60.0
 
 
 class Door(HttpToolsProtocol):
@@ -51,6 +53,7 @@ class Door(HttpToolsProtocol):
         self._request_bytes = 0
         self._last_data_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._taking: asyncio.TimerHandle | None = None
         self._refusal: bytes | None = None
         self._closing = False
         self._any_request = False  # whether there is a cycle: uvicorn has none before the first request
@@ -65,6 +68,7 @@ class Door(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_watching()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -104,6 +108,7 @@ class Door(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection is another protocol's, with limits of its own in bytes."""
         self._stop_timer()
+        self._stop_watching()
         self._closing = True
         super().handle_websocket_upgrade()
 
@@ -131,6 +136,31 @@ class Door(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._body_open = False
         super().on_message_complete()
+
+    # What is taken -----------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching()
+
+    def _watch(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        self._taking = self.loop.call_later(self.limits.taken_s, self._may_not_be_taken, unsent)
+
+    def _may_not_be_taken(self, unsent: int) -> None:
+        if self.transport.get_write_buffer_size() < unsent:
+            self._watch()
+        else:
+            self.transport.abort()
+
+    def _stop_watching(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
 
     # The rules ---------------------------------------------------------------------------------------
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -200,6 +202,23 @@ async def test_an_idle_connection_after_a_reply_is_not_told_of_a_deadline() -> N
         writer.write(HEAD + b"content-length: 0\r\n\r\n")
         assert await reader.readuntil(b"0\r\n\r\n") == first
         writer.close()
+
+
+async def test_a_reply_that_nobody_takes_is_not_kept_for_ever() -> None:  # contract 12
+    cut = asyncio.Event()
+
+    async def much(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "http.request"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(30_000_000), "more_body": True})
+        assert (await receive())["type"] == "http.disconnect"
+        cut.set()
+
+    async with behind_a_door(much, replace(LIMITS, taken_s=0.2)) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(HEAD + b"content-length: 0\r\n\r\n")
+            async with asyncio.timeout(30):
+                await cut.wait()
 
 
 @pytest.mark.parametrize("request_", [b"garbage\r\n\r\n", HEAD + b"X-F : 1\r\nContent-Length: 0\r\n\r\n"])
