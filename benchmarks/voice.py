@@ -5,17 +5,12 @@ frames both ways, and the time that a frame takes from when it was due on one si
 other. A bridge holds the calls of a step when p99 of that is under 5 ms and every frame arrived. Exits with 1
 when the agent holds fewer than `--goal`. With `--beside` the agent of another checkout runs by turns too, and
 the ratios of both are printed: they are worth more than figures where other programs use the machine.
-
-Where pipecat is installed, or with `--pipecat-python` in another interpreter, it is measured too, with fewer
-calls a step: as it comes, and with its service changed so that nothing is resampled. As it comes it resamples
-in blocks of some 140 ms; such a delay at rest, p99 at the first step, is taken off before the 5 ms are asked.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import json
 import os
 import subprocess
@@ -34,7 +29,8 @@ LIMIT_MS = 5.0
 ALL_FRAMES = 0.97
 STEPS = "100,300,400,500,600,700"
 BESIDE = "voice agent of the other checkout"
-PIPECAT_STEPS = "10,20,40,60,80,100"
+STOP_BEYOND_MS = 25.0
+"""p99 after which greater steps are not tried."""
 CONFIG = {
     "version": "2.0",
     "agent": {"id": "bench", "name": "Bench", "type": "bench"},
@@ -47,13 +43,6 @@ class Bridge:
     name: str
     command: list[str]
     environment: dict[str, str]
-    load: str = "benchmarks.voice_load"
-    steps: str | None = None
-    """Its own, where those of the others are too many."""
-    stop_beyond_ms: float = 25.0
-    """p99 after which greater steps are not tried; 0 for all of them."""
-    has_own_delay: bool = False
-    """Even at rest, so that only what comes on top of the first step's tells how many calls it holds."""
     checkout: Path = ROOT
     """Where the code is."""
 
@@ -64,23 +53,19 @@ class Options(argparse.Namespace):
     goal: int
     rounds: int
     json: Path | None
-    pipecat_python: str | None
-    pipecat_steps: str
     beside: Path | None
 
 
 def main(options: Options) -> int:
     cores = Cores.choose()
-    bridges: dict[str, Bridge] = {}
     results: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory, "bench.json")
         config.write_text(json.dumps(CONFIG))
         for _ in range(options.rounds):
-            for make in (_relay, _agent, *_besides(options), *_pipecats(options)):
+            for make in (_relay, _agent, *_besides(options)):
                 port, model_port = free_port(), free_port()
                 bridge = make(port, model_port, config)
-                bridges[bridge.name] = bridge
                 try:
                     steps = asyncio.run(_measure(bridge, port, model_port, cores, options))
                 except MeasurementFailed as failure:
@@ -88,11 +73,9 @@ def main(options: Options) -> int:
                     return 2
                 results[bridge.name] = _better(results.get(bridge.name, []), steps)
     print(f"cores: bridge {cores.service}, load {cores.rest}; {options.seconds:g} s a step")
-    held = {name: _report(bridges[name], steps) for name, steps in results.items()}
+    held = {name: _report(name, steps) for name, steps in results.items()}
     if options.beside is not None:
         _compare(results["voice agent"], results[BESIDE])
-    if not _pipecats(options):
-        print("\npipecat is not installed, so it was not measured (see --pipecat-python).")
     if options.json:
         options.json.write_text(json.dumps({"held": held, "steps": results}, indent=2))
     print(f"\ngoal: {options.goal} calls; the voice agent holds {held['voice agent']}")
@@ -137,30 +120,6 @@ def _relay(port: int, model_port: int, config: Path) -> Bridge:
     return Bridge("bare relay", [*command, "--model", f"ws://127.0.0.1:{model_port}"], {})
 
 
-def _pipecats(options: Options) -> list[Callable[[int, int, Path], Bridge]]:
-    python = options.pipecat_python or (sys.executable if importlib.util.find_spec("pipecat") else None)
-    if python is None:
-        return []
-
-    def bridge(port: int, model_port: int, mulaw: bool) -> Bridge:
-        command = [python, "-W", "ignore::DeprecationWarning", "-m", "benchmarks.voice_pipecat"]
-        command += ["--port", str(port), "--model", f"ws://127.0.0.1:{model_port}"]
-        return Bridge(
-            "pipecat, nothing resampled" if mulaw else "pipecat",
-            [*command, "--mulaw"] if mulaw else command,
-            {"PYTHONPATH": str(Path(__file__).parents[1])},
-            load="benchmarks.voice_pulses",
-            steps=options.pipecat_steps,
-            stop_beyond_ms=0.0,
-            has_own_delay=not mulaw,
-        )
-
-    return [
-        lambda port, model_port, _: bridge(port, model_port, mulaw=False),
-        lambda port, model_port, _: bridge(port, model_port, mulaw=True),
-    ]
-
-
 async def _measure(
     bridge: Bridge, port: int, model_port: int, cores: Cores, options: Options
 ) -> list[dict[str, float]]:
@@ -172,10 +131,10 @@ async def _measure(
             bridge.command, port, cores.service, environment, log, checkout=bridge.checkout
         ) as server:
             load = [
-                *(sys.executable, "-m", bridge.load),
+                *(sys.executable, "-m", "benchmarks.voice_load"),
                 *("--bridge", f"ws://127.0.0.1:{port}/media-stream", "--pid", str(server.pid)),
-                *("--model-port", str(model_port), "--calls", bridge.steps or options.steps),
-                *("--seconds", str(options.seconds), "--stop-beyond-ms", str(bridge.stop_beyond_ms)),
+                *("--model-port", str(model_port), "--calls", options.steps),
+                *("--seconds", str(options.seconds), "--stop-beyond-ms", str(STOP_BEYOND_MS)),
             ]
             with pinned(cores.rest):
                 done = subprocess.run(load, capture_output=True, text=True, timeout=600, check=True)
@@ -194,18 +153,13 @@ def _better(old: list[dict[str, float]], new: list[dict[str, float]]) -> list[di
     return [best[calls] for calls in sorted(best)]
 
 
-def _report(bridge: Bridge, steps: list[dict[str, float]]) -> int:
-    print(f"\n{bridge.name}")
-    own_ms = steps[0]["p99_ms"] if bridge.has_own_delay else 0.0
-    if own_ms:
-        print(
-            f"its own delay: {own_ms:.2f} ms, p99 at the first step; held is what adds under {LIMIT_MS:g} ms"
-        )
+def _report(name: str, steps: list[dict[str, float]]) -> int:
+    print(f"\n{name}")
     print(f"{'calls':>6} {'p50 ms':>8} {'p99 ms':>8} {'core':>6} {'core/100':>9} {'load':>6}")
     held = 0
     for step in steps:
         share = step["bridge_cpu"] / step["calls"] * 100
-        holds = step["p99_ms"] - own_ms < LIMIT_MS and step["frames_share"] >= ALL_FRAMES
+        holds = step["p99_ms"] < LIMIT_MS and step["frames_share"] >= ALL_FRAMES
         held = int(step["calls"]) if holds else held
         print(
             f"{step['calls']:>6.0f} {step['p50_ms']:>8.2f} {step['p99_ms']:>8.2f} {step['bridge_cpu']:>6.0%} "
@@ -222,8 +176,4 @@ if __name__ == "__main__":
     parser.add_argument("--beside", type=Path, help="another checkout, whose agent is measured by turns")
     parser.add_argument("--goal", type=int, default=500)
     parser.add_argument("--json", type=Path)
-    parser.add_argument(
-        "--pipecat-python", metavar="PATH", help="an interpreter that has pipecat and uvicorn"
-    )
-    parser.add_argument("--pipecat-steps", default=PIPECAT_STEPS, help="numbers of calls for pipecat")
     raise SystemExit(main(parser.parse_args(namespace=Options())))

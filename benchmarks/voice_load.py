@@ -64,11 +64,6 @@ class Latencies:
     def clear(self) -> None:
         self.to_model, self.to_line = [], []
 
-    @property
-    def frames(self) -> float:
-        """That have come, both ways."""
-        return len(self.to_model) + len(self.to_line)
-
 
 class Model(WSListener):
     """The model's end of one call: confirms every session, then speaks one endless item."""
@@ -173,13 +168,7 @@ class Load:
         return self._numbers
 
     def accept(self, request: WSUpgradeRequest) -> WSListener:
-        return Model(self, self.smallest_slot())
-
-    def line(self, number: int) -> Line:
-        return Line(self, number)
-
-    def smallest_slot(self) -> int:
-        return min(range(SLOTS), key=lambda slot: len(self.models[slot]))
+        return Model(self, min(range(SLOTS), key=lambda slot: len(self.models[slot])))
 
     @property
     def talking(self) -> int:
@@ -189,7 +178,7 @@ class Load:
         """Have that many calls in all."""
         while sum(map(len, self.lines)) < calls:
             number = self.next_number()
-            line = self.line(number)
+            line = Line(self, number)
 
             def made(line: Line = line) -> Line:
                 return line
@@ -252,14 +241,15 @@ async def _measure(load: Load, calls: int, seconds: float, bridge_pid: int) -> d
         "p99_ms": _percentile(both, 0.99),
         "to_model_p99_ms": _percentile(load.latencies.to_model, 0.99),
         "to_line_p99_ms": _percentile(load.latencies.to_line, 0.99),
-        "frames_share": round(load.latencies.frames / (2 * expected), 4),
+        "frames_share": round(len(both) / (2 * expected), 4),
         "bridge_cpu": round((cpu_seconds(bridge_pid) - bridge) / took, 4),
         "load_cpu": round((time.process_time() - own) / took, 4),
         "late_slots": round(load.late_slots / max(1, load.slots), 4),
     }
 
 
-async def main(load: Load, options: argparse.Namespace) -> None:
+async def main(options: argparse.Namespace) -> None:
+    load = Load(options.bridge)
     server = await ws_create_server(load.accept, "127.0.0.1", options.model_port, max_frame_size=1 << 24)
     pacing = asyncio.create_task(load.pace())
     gc.freeze()
@@ -278,7 +268,7 @@ async def main(load: Load, options: argparse.Namespace) -> None:
         server.close()
 
 
-def options() -> argparse.Namespace:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="The load for a voice bridge: N calls, both ends of each.")
     parser.add_argument("--bridge", required=True)
     parser.add_argument("--pid", type=int, required=True, help="of the bridge, for its CPU time")
@@ -286,9 +276,4 @@ def options() -> argparse.Namespace:
     parser.add_argument("--calls", default="100,200,300,400,500")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--stop-beyond-ms", type=float, default=0.0)
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    given = options()
-    uvloop.run(main(Load(given.bridge), given))
+    uvloop.run(main(parser.parse_args()))
