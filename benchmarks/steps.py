@@ -17,7 +17,7 @@ import gc
 import sys
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import uvloop
-from uvicorn.server import Server, ServerState
+from uvicorn.server import ServerState
 
 from adapters import telemetry
 from adapters.http_whole import Answer, AnswersWhole, WholeRequests, WholeResponse
@@ -249,13 +249,6 @@ async def measure(cores: Cores, *, rounds: int, conversations: int, tasks: int) 
     return (*_by_kind(kinds, own, under), ("by turns, the mix", mixed, None))
 
 
-async def serve_least(cores: Cores, port: int, tasks: int) -> None:
-    """For a load generator: it gets a conversation's replies, whatever it asks."""
-    async with beside_its_least(cores, tasks) as (_, least, _):
-        config = running.server_config(cast("Any", least), interface="asgi3", host=HOST, port=port)
-        await Server(config).serve()
-
-
 def lives_of(target: scenarios.Target, name: str, number: int) -> list[Steps]:
     return [scenarios.one_conversation(target, f"{name}-{each:014}") for each in range(number)]
 
@@ -272,14 +265,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--conversations", type=int, default=128)
     parser.add_argument("--tasks", type=int, default=12)
-    parser.add_argument("--serve-least", type=int, metavar="PORT", help="until SIGINT, for a load generator")
     options = parser.parse_args(arguments)
     cores = Cores.choose()
     with pinned(cores.service):
-        if options.serve_least is not None:
-            with suppress(KeyboardInterrupt):
-                uvloop.run(serve_least(cores, options.serve_least, options.tasks))
-            return 0
         rows = uvloop.run(
             measure(cores, rounds=options.rounds, conversations=options.conversations, tasks=options.tasks)
         )
