@@ -47,6 +47,11 @@ class CorrectTheInput(FlowEngineError):
         super().__init__(code, detail)
         self.findings: tuple[Finding, ...] = tuple(findings)
 
+    @classmethod
+    def breach(cls, code: str, message: str, *, at: str = "") -> "CorrectTheInput":
+        """The only one, told in the same words as the refusal; `at` is its RFC 6901 pointer."""
+        return cls(code, message, [Finding(at, code, message)])
+
 
 class LookElsewhere(FlowEngineError):
     """Nothing is stored under that id, or it belongs to another tenant: both look the same. Sent as status

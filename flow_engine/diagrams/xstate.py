@@ -30,7 +30,7 @@ from urllib.parse import quote
 
 from flow_engine.diagrams.drawing import Arrow, Box, drawing_of
 from flow_engine.documents import FlowVersion
-from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
+from flow_engine.errors import CorrectTheInput, ReloadAndDecide
 from flow_engine.task_types import ACTIVE, BETWEEN_CONTACTS, CLOSED
 
 JsonObject = dict[str, object]
@@ -57,7 +57,7 @@ def xstate(version: FlowVersion) -> JsonObject:
         message = (
             "the guards of this version are too large to be repeated on every transition: ask for mermaid"
         )
-        raise CorrectTheInput("diagram_too_large", message, [Finding("", "diagram_too_large", message)])
+        raise CorrectTheInput.breach("diagram_too_large", message)
     transitions: dict[int, JsonObject] = {box.number: {} for box in drawing.boxes}
     for arrow in drawing.arrows:
         transitions[arrow.source.number][_key("enter", arrow.target.task_id)] = entry(arrow)

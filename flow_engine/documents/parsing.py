@@ -133,7 +133,9 @@ def parse_json(body: bytes, limits: DocumentLimits | None = None) -> object:
         if "depth limit" in error.msg or "ecursion" in error.msg:
             raise _too_deep(limits) from None
         hint = "; this looks like YAML: a flow document is JSON" if _YAML.match(body) else ""
-        raise _broken("json_invalid", f"the text is not JSON: {_cause(body, error)}{hint}") from None
+        raise CorrectTheInput.breach(
+            "json_invalid", f"the text is not JSON: {_cause(body, error)}{hint}"
+        ) from None
     _check_depth(raw, limits)
     return raw
 
@@ -213,7 +215,7 @@ def check_shape(raw: object, limits: DocumentLimits | None = None) -> None:
     try:
         size = len(orjson.dumps(raw, option=_PLAIN_JSON))
     except orjson.JSONEncodeError as error:
-        raise _broken("json_invalid", f"the document is not JSON: {error}") from None
+        raise CorrectTheInput.breach("json_invalid", f"the document is not JSON: {error}") from None
     _check_size(size, limits)
 
 
@@ -224,7 +226,9 @@ def content_hash(raw: object) -> str:
 
 def _check_size(size: int, limits: DocumentLimits) -> None:
     if size > limits.max_bytes:
-        raise _broken("too_large", f"the document has {size} bytes, at most {limits.max_bytes} are accepted")
+        raise CorrectTheInput.breach(
+            "too_large", f"the document has {size} bytes, at most {limits.max_bytes} are accepted"
+        )
 
 
 def _check_depth(raw: object, limits: DocumentLimits) -> None:
@@ -243,8 +247,6 @@ def _check_depth(raw: object, limits: DocumentLimits) -> None:
 
 
 def _too_deep(limits: DocumentLimits) -> CorrectTheInput:
-    return _broken("too_deep", f"objects and arrays may be nested {limits.max_depth} levels deep, not deeper")
-
-
-def _broken(code: str, detail: str) -> CorrectTheInput:
-    return CorrectTheInput(code, detail, [Finding("", code, detail)])
+    return CorrectTheInput.breach(
+        "too_deep", f"objects and arrays may be nested {limits.max_depth} levels deep, not deeper"
+    )

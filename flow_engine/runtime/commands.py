@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.errors import CorrectTheInput
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.vocabulary import Channel, Decision
 
@@ -57,6 +57,4 @@ def check_channel(flow: CompiledFlow, channel: str) -> None:
     accepted = flow.document.channels
     if channel not in accepted:
         message = f"version {flow.version_id!r} is not for {channel!r}; it is for: {', '.join(accepted)}"
-        raise CorrectTheInput(
-            "channel_not_supported", message, [Finding("/channel", "channel_not_supported", message)]
-        )
+        raise CorrectTheInput.breach("channel_not_supported", message, at="/channel")

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from flow_engine.conditions.evaluation import Condition, Explanation, Facts
-from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.errors import CorrectTheInput
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan, reads_along
 from flow_engine.runtime.memory import MINER, MemoryEntry
 from flow_engine.vocabulary import BACK
@@ -300,6 +300,4 @@ def nearest_task(flow: CompiledFlow, task_id: str, channel: str) -> TaskPlan:
         if channel_available(plan, channel):
             return plan
     message = f"no task of version {flow.version_id!r} is available on {channel!r}"
-    raise CorrectTheInput(
-        "channel_not_supported", message, [Finding("/channel", "channel_not_supported", message)]
-    )
+    raise CorrectTheInput.breach("channel_not_supported", message, at="/channel")

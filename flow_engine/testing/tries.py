@@ -17,7 +17,7 @@ from hashlib import sha256
 import msgspec
 import orjson
 
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide
+from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationRef
@@ -383,4 +383,4 @@ def _starts(text: str, name: str) -> bool:
 
 
 def _not_a_command(message: str) -> CorrectTheInput:
-    return CorrectTheInput("command_invalid", message, [Finding("/text", "command_invalid", message)])
+    return CorrectTheInput.breach("command_invalid", message, at="/text")

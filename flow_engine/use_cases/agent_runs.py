@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, cast, get_args
 
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide, RetryLater
+from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide, RetryLater
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.records import Record, RecordStore, position_at
 from flow_engine.values import JsonValue, utc_text
@@ -68,7 +68,7 @@ class AgentRuns:
         last = await self._runs.get(tenant_id, after)
         if last is None or last.parent not in (OPEN, ENDED, FORGOTTEN):
             message = f"there is no run {after!r}; accepted is a run's id"
-            raise CorrectTheInput("after_invalid", message, [Finding("", "after_invalid", message)])
+            raise CorrectTheInput.breach("after_invalid", message)
         return last.position, last.id
 
     async def row(self, tenant_id: str, run_id: str) -> Row:

@@ -67,9 +67,7 @@ def check_caller_data(contact: NewContact) -> None:
     if size > MAX_CALLER_DATA_BYTES:
         message = f"'contact' and 'tenant' have {size} bytes of JSON; accepted are {MAX_CALLER_DATA_BYTES}"
         larger = max(sizes, key=sizes.__getitem__)
-        raise CorrectTheInput(
-            "caller_data_too_large", message, [Finding(larger, "caller_data_too_large", message)]
-        )
+        raise CorrectTheInput.breach("caller_data_too_large", message, at=larger)
 
 
 class Conversations:

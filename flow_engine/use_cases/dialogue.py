@@ -9,7 +9,7 @@ from weakref import ref
 import msgspec
 import orjson
 
-from flow_engine.errors import CorrectTheInput, Finding
+from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import json_bytes
 from flow_engine.listening.mining import region_of, tuning_of
@@ -321,10 +321,12 @@ def check_utterance(message: Utterance) -> None:
     of UTF-8."""
     fault = body_fault(message.type, message.body)
     if fault is not None:
-        raise _refused("body_invalid", fault)
+        raise CorrectTheInput.breach("body_invalid", fault, at="/body")
     size = len(message.body.encode()) if isinstance(message.body, str) else json_bytes(message.body)
     if size > MAX_UTTERANCE_BYTES:
-        raise _refused("utterance_too_long", f"accepted are at most {MAX_UTTERANCE_BYTES} bytes of UTF-8")
+        raise CorrectTheInput.breach(
+            "utterance_too_long", f"accepted are at most {MAX_UTTERANCE_BYTES} bytes of UTF-8", at="/body"
+        )
 
 
 def _masked(message: Utterance) -> Utterance:
@@ -377,10 +379,6 @@ def _written(write: MemoryWrite) -> Mapping[str, object]:
         if described is None
         else [{"name": part.name, "value": part.value} for part in described],
     }
-
-
-def _refused(code: str, message: str) -> CorrectTheInput:
-    return CorrectTheInput(code, message, [Finding("/body", code, message)])
 
 
 def _utterance_reply(

@@ -14,7 +14,7 @@ from typing import Any, cast
 import orjson
 from msgspec.structs import replace
 
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, ReloadAndDecide, unknown_conversation
+from flow_engine.errors import CorrectTheInput, LookElsewhere, ReloadAndDecide, unknown_conversation
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationList, ConversationRef, DialogueTurn, Fork
@@ -201,9 +201,7 @@ class Forks:
         if verdict.to_task is None:
             known = ", ".join(repr(task.name) for task in new.tasks.values())
             message = f"{verdict.reason}; version {version_id!r} has the tasks: {known}"
-            raise CorrectTheInput(
-                "fork_not_possible", message, [Finding("/mapping", "fork_not_possible", message)]
-            )
+            raise CorrectTheInput.breach("fork_not_possible", message, at="/mapping")
         runner.migrate_to(new, verdict.to_task.id, tasks)
         moved = replace(on_version(state, runner), mining=mining_on(state, old, runner.flow))
         return ConversationalFlowRunner.resume(

@@ -14,7 +14,7 @@ import orjson
 from typing_extensions import TypedDict
 
 from flow_engine.documents import normalise_name
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere, unknown_conversation
+from flow_engine.errors import CorrectTheInput, LookElsewhere, unknown_conversation
 from flow_engine.ports.dialogue import (
     ConversationHead,
     ConversationList,
@@ -432,4 +432,4 @@ def decode_cursor(cursor: str | None) -> tuple[str | None, int | None]:
                 raise ValueError("another content")
     except (ValueError, binascii.Error):
         message = "a cursor is the 'nextCursor' of an earlier page"
-        raise CorrectTheInput("cursor_invalid", message, [Finding("", "cursor_invalid", message)]) from None
+        raise CorrectTheInput.breach("cursor_invalid", message) from None

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import orjson
 from typing_extensions import TypedDict
 
-from flow_engine.errors import CorrectTheInput, Finding, LookElsewhere
+from flow_engine.errors import CorrectTheInput, LookElsewhere
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ConversationList
 from flow_engine.ports.jobs import DeadLetter, DeadLetters
@@ -289,4 +289,4 @@ def check_before(before: str | None) -> str | None:
 def before_invalid() -> CorrectTheInput:
     """For a `before` that no page has named; JSON pointers do not lead into a query."""
     message = "'before' is the 'nextBefore' of the page before"
-    return CorrectTheInput("before_invalid", message, [Finding("", "before_invalid", message)])
+    return CorrectTheInput.breach("before_invalid", message)

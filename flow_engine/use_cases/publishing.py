@@ -197,12 +197,14 @@ def check_tag_name(tag: str) -> None:
     by case alone: people would take the one for the other. 1 to 64 characters.
     """
     if _TAG_NAME.fullmatch(tag) is None:
-        raise _bad_tag(
+        raise CorrectTheInput.breach(
             "tag_invalid",
             "a tag has 1 to 64 letters (A-Z, a-z), digits, '.', '_' or '-'; the first is a letter or digit",
         )
     if tag != LATEST and tag.lower() == LATEST:
-        raise _bad_tag("tag_invalid", f"{tag!r} would be taken for {LATEST!r}: choose another name")
+        raise CorrectTheInput.breach(
+            "tag_invalid", f"{tag!r} would be taken for {LATEST!r}: choose another name"
+        )
 
 
 def lists_version(flow: FlowRecord, version_id: str) -> bool:
@@ -364,7 +366,7 @@ def _no_sides(flow: FlowRecord, sides: Sequence[ShareOrder]) -> Mapping[str, Fin
 def _check_tag_for_save(flow: FlowRecord, tag: str) -> None:
     check_tag_name(tag)
     if tag == LATEST:
-        raise _bad_tag(
+        raise CorrectTheInput.breach(
             "tag_reserved",
             f"{LATEST!r} follows the parent of a saved version: leave the tag out, or give another one",
         )
@@ -389,10 +391,6 @@ def _not_over_latest(flow: FlowRecord, parent_version_id: str) -> ReloadAndDecid
         state={"parentVersionId": parent_version_id, "parentTags": parent_tags, "latestVersionId": newest},
         accepted=("a new tag", f"the version tagged {LATEST!r} as the parent", "no parent"),
     )
-
-
-def _bad_tag(code: str, message: str) -> CorrectTheInput:
-    return CorrectTheInput(code, message, [Finding("", code, message)])
 
 
 def _point(flow: FlowRecord, entry: TagEntry) -> FlowRecord:

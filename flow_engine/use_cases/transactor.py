@@ -15,7 +15,6 @@ import msgspec
 
 from flow_engine.errors import (
     CorrectTheInput,
-    Finding,
     FlowEngineError,
     ReloadAndDecide,
     unknown_conversation,
@@ -308,9 +307,7 @@ def _check_size(transition: Transition) -> None:
     ) + sum(other.turn_bytes + FORMER_BYTES for other in former)
     if size > most:
         message = f"a conversation holds at most {most} bytes of caller data, variables and texts"
-        raise CorrectTheInput(
-            "conversation_too_large", message, [Finding("", "conversation_too_large", message)]
-        )
+        raise CorrectTheInput.breach("conversation_too_large", message)
 
 
 def _at_most(transition: Transition) -> int | float:

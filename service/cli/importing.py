@@ -139,7 +139,7 @@ def _decoded(name: str, body: bytes) -> JsonValue:
             return cast(JsonValue, parse_json(body, DocumentLimits(max_bytes=MAX_BYTES)))
         except CorrectTheInput as refusal:
             message = f"{name}: {refusal.detail}"
-            raise CorrectTheInput(refusal.code, message, [Finding("", refusal.code, message)]) from None
+            raise CorrectTheInput.breach(refusal.code, message) from None
     try:
         root, mistakes = read_yaml(body, MAX_BYTES)
     except FileRejected as refusal:
