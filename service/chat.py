@@ -40,7 +40,7 @@ from channels.engine_client.ends import ContactEnds
 from channels.engine_client.mcp_tools import McpConnections
 from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.ports.chat import ChatBus
-from flow_engine.ports.clock import Clock
+from flow_engine.ports.clock import Clock, SystemClock
 from flow_engine.ports.telemetry import Tracing, Untraced
 from flow_engine.values import utc_text
 from memory.call_budget import RedisCallBudget
@@ -49,7 +49,7 @@ from memory.chat_sessions import RedisBus, RedisChat
 from service.observing import CHAT_COUNTED, CountingObserver, ObservedCalls
 from service.serving import KeyDoor, announce, collect_seldom, run_until_stopped
 from service.settings import Settings, read_settings
-from service.wiring import FlowDatabase, SystemClock, open_flow_database, open_memory, records_of
+from service.stores import FlowDatabase, open_flow_database, open_memory, records_of
 
 LLM_AT_ONCE = 256
 LLM_CALLS_PER_MINUTE = 12_000

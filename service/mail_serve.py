@@ -33,9 +33,10 @@ from channels.mail.runs import RunStore, RunTables
 from channels.mail.smtp import SmtpSender
 from channels.mail.state import MailboxState
 from flow_engine.errors import FlowEngineError
+from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.records import RecordStore
 from flow_engine.use_cases.agent_runs import AgentRuns, Decision, Row, RunStatus
-from service import logs, mail, wiring
+from service import logs, mail, stores
 from service.serving import announce, end_in_order_at_a_hangup
 from service.settings import Settings, read_settings
 
@@ -70,7 +71,7 @@ async def mail_service(
 
     Raises CallTheOperator for settings that cannot be used, RetryLater for a store that is away.
     """
-    database, clock = wiring.open_flow_database(settings), wiring.SystemClock()
+    database, clock = stores.open_flow_database(settings), SystemClock()
     config, metrics = loaded.config, MailMetrics(CollectorRegistry())
     async with AsyncExitStack() as stack:
         await database.connection.open()
@@ -82,11 +83,11 @@ async def mail_service(
         logins = Logins(os.environ, await stack.enter_async_context(httpx2.AsyncClient(trust_env=False)))
         flows = flow.FlowConversations(os.environ, partial(_connections, settings), clock)
         stack.push_async_callback(flows.aclose)
-        runs, calls = wiring.records_of(database, "agent_runs"), wiring.records_of(database, "llm_calls")
-        events, state = wiring.records_of(database, "email_events"), wiring.records_of(database, "mail_state")
+        runs, calls = stores.records_of(database, "agent_runs"), stores.records_of(database, "llm_calls")
+        events, state = stores.records_of(database, "email_events"), stores.records_of(database, "mail_state")
         for table in (runs, calls, events, state):  # made where they are missing, for whoever reads the audit
             await table.get(TENANT, "")
-        holder = f"{socket.gethostname()}-{wiring.new_id()}"
+        holder = f"{socket.gethostname()}-{stores.new_id()}"
         store = RunStore(RunTables(runs, calls, events), clock, tenant_id=TENANT, holder=holder)
 
         opened = _OpenMailboxes(config, logins, stack, metrics, store, state)
@@ -103,7 +104,7 @@ async def mail_service(
         worker = working.RunWorker(store, working.MailAgent(parts), tuning, metrics, states)
         intakes = tuple(opened.intake(box, worker, since) for box in config.every_mailbox)
         yield MailService(
-            _operators(intakes, database, metrics), intakes, worker, wiring.agent_runs(database, clock)
+            _operators(intakes, database, metrics), intakes, worker, stores.agent_runs(database, clock)
         )
 
 
@@ -134,8 +135,8 @@ class _OpenMailboxes:
         return delivery.MailboxParts(box, self.connection(box), sender, remembered, observe=observe)
 
     def intake(self, box: MailboxConfig, worker: working.RunWorker, since: date | None) -> Intake:
-        imap, stores = self.connection(box), (self.store, self.state)
-        return Intake(self.config, box, imap, *stores, self.metrics, worker.wake, since=since)
+        reads = self.connection(box)
+        return Intake(self.config, box, reads, self.store, self.state, self.metrics, worker.wake, since=since)
 
 
 def _connections(
@@ -145,7 +146,7 @@ def _connections(
     return McpConnections(AllowList.parse(settings.outbound_allow, engine_url), trusted)
 
 
-def _operators(intakes: Sequence[Intake], database: wiring.FlowDatabase, metrics: MailMetrics) -> Starlette:
+def _operators(intakes: Sequence[Intake], database: stores.FlowDatabase, metrics: MailMetrics) -> Starlette:
     """Health and metrics. Ready: each mailbox is opened, where it begins is stored, and the store answers."""
 
     async def live(request: Request) -> Response:
@@ -207,10 +208,10 @@ async def _serve(
 
 @asynccontextmanager
 async def _runs() -> AsyncGenerator[AgentRuns]:
-    database = wiring.open_flow_database(read_settings(Settings))
+    database = stores.open_flow_database(read_settings(Settings))
     await database.connection.open()
     try:
-        yield wiring.agent_runs(database, wiring.SystemClock())
+        yield stores.agent_runs(database, SystemClock())
     finally:
         await database.connection.close()
 

@@ -27,7 +27,7 @@ from flow_engine.use_cases.submissions import Submissions
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flows.samples import UNNAMED_FLOW, unwrapped
 from service.settings import Settings
-from service.wiring import kept_journal, new_id, open_flow_database, open_memory
+from service.stores import kept_journal, new_id, open_flow_database, open_memory
 from system_prompts.loader import load_system_prompts
 
 ADDRESS = "http://127.0.0.1:8080"

@@ -1,9 +1,8 @@
-"""The composition root: settings in, a running application out. Concrete stores are named only here."""
+"""The composition root: settings in, a running application out, on the stores of `stores`."""
 
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
 from ipaddress import ip_address
-from os import W_OK, access, geteuid, getpid
+from os import getpid
 from socket import gethostname
 
 from fastapi import FastAPI
@@ -48,14 +47,12 @@ from api.scores import ScoreRoutes
 from api.simulations import SimulationRoutes
 from api.tags import TagRoutes
 from api.tries import TryRoutes
-from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.errors import RetryLater
 from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.clock import Clock, SystemClock
-from flow_engine.ports.flow_store import FlowStore, VersionStore
 from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.ports.operations import ProcessKind
 from flow_engine.ports.outbound import OutboundSender
-from flow_engine.ports.records import RecordStore, RecordTable
 from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.ports.telemetry import Tracing, Unobserved, Untraced
 from flow_engine.runtime.platform import Platform
@@ -70,7 +67,6 @@ from flow_engine.testing.simulations import (
     play_in_text,
 )
 from flow_engine.testing.tries import Tries, TryLimits, TryParts
-from flow_engine.use_cases.agent_runs import AgentRuns
 from flow_engine.use_cases.archiving import KeptJournal, prune_due
 from flow_engine.use_cases.chat_watch import ChatWatch
 from flow_engine.use_cases.conversations import Conversations
@@ -90,13 +86,10 @@ from flow_engine.use_cases.rollouts import Rollouts
 from flow_engine.use_cases.scoring import Scoring
 from flow_engine.use_cases.submissions import Submission, Submissions
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
-from flow_engine.use_cases.versions_in_use import Versions, VersionsInUse
-from flows.archive import SqliteArchive
-from flows.records import SqliteRecords
+from flow_engine.use_cases.versions_in_use import VersionsInUse
 from flows.samples import install_samples
-from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.call_budget import RedisCallBudget
-from memory.connection import RedisMemory, connect
+from memory.connection import RedisMemory
 from memory.operations import OwnProcess
 from memory.schedule import RedisDeadLetters, RedisJobSchedule
 from service import late
@@ -104,18 +97,18 @@ from service.background import JobDependencies, job_runners, reading_with
 from service.observing import KeptCalls, ObservedCalls, PrometheusObserver, Watch, own_observer
 from service.programs import voice_source
 from service.settings import Settings
+from service.stores import (
+    FlowDatabase,
+    agent_runs,
+    kept_journal,
+    new_id,
+    open_flow_database,
+    open_memory,
+    records_of,
+)
 from system_prompts.loader import load_model_catalog, load_system_prompts
 
 Scrape = Callable[[], Awaitable[bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class FlowDatabase:
-    """A flow database with the two stores on it."""
-
-    connection: SqliteDatabase | late.mongo_store.MongoDatabase
-    flows: FlowStore
-    versions: VersionStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,70 +123,6 @@ class Service:
     metrics: Metrics
     mcp: McpEndpoint
     end_streams: Callable[[], None]
-
-
-def new_id() -> str:
-    return uuid.uuid4().hex
-
-
-def open_flow_database(settings: Settings) -> FlowDatabase:
-    """MongoDB where its URL is set, else SQLite. Raises CallTheOperator `data_dir_unusable`."""
-    if settings.mongo_url is not None:
-        stores = late.mongo_store
-        mongo = stores.MongoDatabase(settings.mongo_url)
-        return FlowDatabase(mongo, stores.MongoFlowStore(mongo), stores.MongoVersionStore(mongo))
-    try:
-        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"FLOW_ENGINE_DATA_DIR: {settings.data_dir} cannot be made or used: {error.strerror}"
-        raise CallTheOperator("data_dir_unusable", message) from error
-    if not access(settings.data_dir, W_OK):  # SQLite would say that it cannot open a file, and not which
-        user = f"the user of this process, {geteuid()}, may not write"
-        raise CallTheOperator("data_dir_unusable", f"FLOW_ENGINE_DATA_DIR: {user} in {settings.data_dir}")
-    sqlite = SqliteDatabase(settings.data_dir)
-    return FlowDatabase(sqlite, SqliteFlowStore(sqlite), SqliteVersionStore(sqlite))
-
-
-def records_of(database: FlowDatabase, table: RecordTable) -> RecordStore:
-    connection = database.connection
-    if isinstance(connection, SqliteDatabase):
-        return SqliteRecords(connection, table)
-    return late.mongo_records.MongoRecords(connection, table)
-
-
-def kept_journal(
-    settings: Settings, memory: RedisMemory, database: FlowDatabase, versions: Versions, clock: Clock
-) -> KeptJournal:
-    """The journals in Redis and in the archive."""
-    connection = database.connection
-    sqlite = isinstance(connection, SqliteDatabase)
-    archive = SqliteArchive(connection) if sqlite else late.mongo_archive.MongoArchive(connection)
-    return KeptJournal(
-        *(memory.journal, memory.listing, archive, database.flows, versions, clock),
-        kept=timedelta(days=settings.journal_days),
-        schedule=RedisJobSchedule(memory.driver).schedule,
-    )
-
-
-def agent_runs(database: FlowDatabase, clock: Clock) -> AgentRuns:
-    return AgentRuns(
-        records_of(database, "agent_runs"),
-        records_of(database, "llm_calls"),
-        records_of(database, "email_events"),
-        clock,
-    )
-
-
-def open_memory(settings: Settings) -> RedisMemory:
-    if settings.redis_url is None:
-        return late.in_process_memory.embedded()
-    return connect(
-        settings.redis_url,
-        cluster=settings.redis_cluster,
-        wait_replicas=settings.redis_wait_replicas,
-        durability=None if settings.redis_unsafe else settings.redis_durability,
-        held_bytes=settings.held_bytes,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from flows.sqlite_store import MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVe
 from memory.connection import RedisMemory
 from memory.in_process import embedded
 from service.settings import Settings
-from service.wiring import FlowDatabase, Service, ServiceDependencies, assemble
+from service.stores import FlowDatabase
+from service.wiring import Service, ServiceDependencies, assemble
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version
 
 T0 = datetime(2026, 1, 15, 9, 30, tzinfo=UTC)  # a Thursday

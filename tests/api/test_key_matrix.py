@@ -13,7 +13,7 @@ import pytest
 from api.auth import ALL_SCOPES
 from flow_engine.ports.records import Record
 from flow_engine.use_cases.agent_runs import ENDED
-from service.wiring import records_of
+from service.stores import records_of
 from tests.api.harness import Scene, clinic, keyring_of, open_scene
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from flow_engine.use_cases.background import BackgroundWork
 from flow_engine.use_cases.publishing import SplitOrder
 from flow_engine.use_cases.splits import ShareOrder
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
-from service.wiring import FlowDatabase
+from service.stores import FlowDatabase
 from tests.api.harness import HANDLER, Scene, clinic, open_scene, over_many_contacts
 from tests.api.test_privacy import sent_on
 from tests.flow_engine.listening.test_mining import Model, says, working_on

@@ -16,7 +16,7 @@ from adapters.models.scripted import CallsTools, Fails, Says, ScriptedModel
 from flow_engine.ports.models import LLMRequest, ToolCall
 from flow_engine.testing.tries import ANSWERS_KEPT, TryLimits
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
-from service.wiring import FlowDatabase
+from service.stores import FlowDatabase
 from tests.api.harness import HANDLER, Scene, clinic, entry, keyring_of, open_scene, over_many_contacts
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from flow_engine.ports.chat import SessionRef
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from service.chat import accounts_of
 from service.observing import CHAT_COUNTED, CountingObserver
-from service.wiring import FlowDatabase
+from service.stores import FlowDatabase
 from tests.api.harness import SettableClock
 from tests.api.test_programs import an_agent, counted, managed, status
 from tests.browser.console import IN_A_BROWSER, opened_console

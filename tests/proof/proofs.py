@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.delivery import QueuedEvent
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
@@ -17,7 +18,6 @@ from flow_engine.use_cases.delivery import Relay
 from memory.connection import RedisMemory
 from memory.keys import ConversationKeys
 from memory.streams import RedisEvents, Routing
-from service.wiring import SystemClock
 from tests.ports import free_port
 from tests.proof.finding import Finding, examined
 from tests.proof.fleet import EVERYSEC, Fleet, JobsWorker, drained, fleet_on, opened, redis_server

@@ -31,7 +31,7 @@ from flow_engine.use_cases.outcomes import share
 from flow_engine.use_cases.transactor import Transactor
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.connection import connect
-from service.wiring import FlowDatabase
+from service.stores import FlowDatabase
 from tests.api.harness import Scene, clinic, open_scene
 from tests.flow_engine.listening.test_mining import dependencies_of, working_on
 from tests.proof.fleet import redis_server

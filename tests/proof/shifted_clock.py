@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime, timedelta
 
+from flow_engine.ports.clock import SystemClock
 from service.cli.main import app
-from service.wiring import SystemClock
 
 
 def main() -> None:

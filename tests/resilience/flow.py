@@ -9,11 +9,12 @@ import orjson
 
 from flow_engine.documents import DocumentLimits
 from flow_engine.idempotency import FinalReply
+from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submissions
 from service.settings import Settings
-from service.wiring import SystemClock, new_id, open_flow_database
+from service.stores import new_id, open_flow_database
 from system_prompts.loader import load_system_prompts
 from tests.flow_engine.documents.samples import aio_task, minimal_version
 

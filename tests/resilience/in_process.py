@@ -14,6 +14,7 @@ from api.problems import error_response
 from flow_engine.errors import FlowEngineError
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.listening.conclusions import RuleSummariser
+from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime.memory import MemoryWrite
 from flow_engine.runtime.platform import Platform
@@ -26,7 +27,7 @@ from flow_engine.use_cases.transactor import ConversationDependencies, Transacto
 from flow_engine.use_cases.versions_in_use import VersionsInUse
 from memory.connection import RedisMemory, connect
 from service.settings import Settings
-from service.wiring import SystemClock, new_id, open_flow_database
+from service.stores import new_id, open_flow_database
 from system_prompts.loader import load_system_prompts
 from tests.resilience.flow import TENANT, VERSION_ID
 from tests.resilience.operations import (

@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 from adapters.jobs import JobRunner, Tuning, Worker
 from api.conversations import CtiIntake
 from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Claim, Job
 from flow_engine.ports.telemetry import IDS_LOGGED, Unobserved
@@ -29,7 +30,7 @@ from flow_engine.use_cases.transactor import Transactor
 from memory.connection import RedisMemory, connect
 from memory.streams import CtiStream, buried_key
 from service.settings import Settings
-from service.wiring import SystemClock, build_service
+from service.wiring import build_service
 from tests.api.harness import Scene, clinic, open_scene
 from tests.flow_engine.listening.test_mining import dependencies_of
 from tests.redis_fixture import RedisServer, StartRedis

@@ -298,7 +298,7 @@ def test_a_data_directory_that_cannot_be_made_is_named(
 def test_a_data_directory_of_somebody_else_is_named_with_who_may_not_write(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:  # F42
-    monkeypatch.setattr("service.wiring.access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
+    monkeypatch.setattr("service.stores.access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
     monkeypatch.setenv("FLOW_ENGINE_DATA_DIR", str(tmp_path))
     code, _, err = run("mail", "runs")
     assert code == UNREADABLE

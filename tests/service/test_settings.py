@@ -24,7 +24,7 @@ from flow_engine.errors import CallTheOperator
 from service.cli import app
 from service.logs import StandardError, StandardOutput, configure_logging
 from service.settings import Settings, read_settings, variable_of
-from service.wiring import open_flow_database
+from service.stores import open_flow_database
 
 PREFIX = "FLOW_ENGINE_"
 

@@ -24,6 +24,7 @@ import pytest
 from adapters.outbound.fake import ScriptedOutbound
 from api.auth import LocalOnly
 from flow_engine.json_values import as_object
+from flow_engine.ports.clock import SystemClock
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job
 from flow_engine.runtime.mining_state import MiningState
@@ -31,7 +32,7 @@ from memory.connection import RedisMemory, connect
 from memory.keys import JOB_LEASES_KEY, JOBS_KEY
 from memory.schedule import RedisDeadLetters
 from service.settings import Settings
-from service.wiring import ServiceDependencies, SystemClock, assemble
+from service.wiring import ServiceDependencies, assemble
 from tests.api.harness import BASE_URL, Scene, SettableClock, sqlite_in_memory
 from tests.flow_engine.documents.samples import aio_task, minimal_version
 from tests.redis_fixture import StartRedis, end, spawn

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from channels.mail.ports import MailEvent, RunOutcome, RunProgress, StoredCall, ToolLine
 from channels.mail.runs import Place, RunRow, RunStore, RunTables, RunWork
-from service.wiring import records_of
+from service.stores import records_of
 from tests.api.harness import Scene, open_scene
 
 pytestmark = pytest.mark.anyio

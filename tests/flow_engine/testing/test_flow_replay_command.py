@@ -19,7 +19,7 @@ from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionSto
 from memory.connection import connect
 from service.cli import app
 from service.replaying import MOST_MISTAKES
-from service.wiring import FlowDatabase
+from service.stores import FlowDatabase
 from tests.api.harness import Scene, SettableClock, clinic, entry, needs, open_scene
 from tests.redis_fixture import RedisServer
 
