@@ -15,8 +15,7 @@ from typing import Literal
 import uvloop
 
 from benchmarks.budgets import read_budgets, write_budgets
-from benchmarks.lint_time import measure_lint
-from benchmarks.micro import measure_parts
+from benchmarks.micro import measure_lint, measure_parts
 from benchmarks.processes import Cores
 from benchmarks.report import beside_to_text, to_json, to_text
 from benchmarks.results import MeasurementFailed, Rate, Results

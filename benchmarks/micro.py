@@ -4,24 +4,28 @@ machine does not count."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 
 import orjson
 
 from benchmarks import documents
 from benchmarks.processes import least_s
 from benchmarks.results import Figure
-from flow_engine.documents import DocumentLimits, parse_version
+from flow_engine.documents import DocumentLimits, FlowVersion, ReviewEnvironment, parse_version
+from flow_engine.linting import lint
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
 from flow_engine.templates import TemplateScope, compile_template
 from flow_engine.use_cases.submissions import Submissions
 from system_prompts.loader import load_system_prompts
 
 COMPILE_MS = 50.0
+LINT_MS = 250.0
 STEP_RATIO = 1.25  # about equal: what is left is the noise of two short measurements
 STEP_RATIO_NAME = "step in 100 tasks / step in 12 tasks"
 _NOW = datetime(2026, 1, 15, 9, tzinfo=UTC)
+ENVIRONMENT = ReviewEnvironment(frozenset({"v1"}), frozenset({"default"}), frozenset({"en-US"}))
 
 
 class _AlwaysOpen:
@@ -108,3 +112,45 @@ def _render_us(flow: CompiledFlow, rounds: int, repeat: int = 500) -> float:
             template.render(scope)
 
     return least_s([render] * rounds) / repeat * 1e6
+
+
+def measure_lint(*, rounds: int) -> tuple[Figure, ...]:
+    """Parsing is no part of it. Compiled templates are cached by their source: the goal is for a version that
+    was never seen, whose every template is compiled; a check after an edit compiles one."""
+    return (
+        Figure("lint 12 tasks, every template new", _least_ms(_new_each_time(12, rounds)), "ms"),
+        Figure("lint 100 tasks, every template new", _least_ms(_new_each_time(100, rounds)), "ms"),
+        Figure("lint 300 tasks, every template new", _least_ms(_new_each_time(300, rounds)), "ms", LINT_MS),
+        Figure("lint 300 tasks, one template new", _least_ms(_edited(300, rounds)), "ms"),
+        Figure("lint 300 tasks, each connected to all", _least_ms([_dense(300)] * rounds), "ms"),
+    )
+
+
+def _new_each_time(tasks: int, rounds: int) -> Iterator[FlowVersion]:
+    for number in range(rounds):
+        yield _parsed(documents.build_version(tasks, salt=f" Lint {tasks}.{number}."))
+
+
+def _edited(tasks: int, rounds: int) -> Iterator[FlowVersion]:
+    for number in range(rounds):
+        raw = documents.build_version(tasks)
+        lint(_parsed(raw), ENVIRONMENT)
+        raw["tasks"][0]["prompt"] += f" Edited {number}."
+        yield _parsed(raw)
+
+
+def _dense(tasks: int) -> FlowVersion:
+    """As many connections as there can be. Short ids keep the document within its limit."""
+    raw = documents.build_version(tasks)
+    ids = [str(number) for number in range(tasks)]
+    for task_id, task in zip(ids, raw["tasks"], strict=True):
+        task |= {"_id": task_id, "prompt": "Settle it.", "connectedTasks": ids}
+    return _parsed({**raw, "firstTask": ids[0]})
+
+
+def _parsed(raw: documents.JsonObject) -> FlowVersion:
+    return parse_version(documents.complete(raw))
+
+
+def _least_ms(versions: Iterable[FlowVersion]) -> float:
+    return least_s(partial(lint, version, ENVIRONMENT) for version in versions) * 1e3

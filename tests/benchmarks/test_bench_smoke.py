@@ -13,8 +13,7 @@ import pytest
 
 from benchmarks import documents, report
 from benchmarks.budgets import loop_us, read_budgets
-from benchmarks.lint_time import measure_lint
-from benchmarks.micro import STEP_RATIO_NAME, measure_parts
+from benchmarks.micro import STEP_RATIO_NAME, measure_lint, measure_parts
 from benchmarks.processes import Cores
 from benchmarks.results import Figure, Rate, Results, RoundTrips
 from benchmarks.roundtrips import count_round_trips
