@@ -104,9 +104,8 @@ class CountingObserver:
             name: TalliedCounter(f"flow_engine_{name}_total", meaning, labels, registry=registry)
             for name, (meaning, labels) in counted.items()
         }
-        self._known: dict[
-            tuple[object, ...], Counter
-        ] = {}  # finding them by label takes longer than counting
+        # Finding them by label takes longer than counting.
+        self._known: dict[tuple[object, ...], Counter] = {}
         self._model_seconds = Histogram(
             "flow_engine_model_call_seconds",
             "Time of one attempt at a model call, in seconds.",
@@ -279,9 +278,7 @@ class Watch:
         try:
             yield
         finally:
-            while (
-                pending
-            ):  # until each is over: `wait_for`, in the store's driver, may swallow the first time
+            while pending:  # `wait_for`, in the store's driver, may swallow the first time
                 for task in pending:
                     task.cancel()
                 _, pending = await asyncio.wait(pending, timeout=ASK_AGAIN_S)

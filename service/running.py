@@ -51,9 +51,8 @@ def serve_until_stopped(settings: Settings, host: str, port: int) -> None:
 def serve_by_workers(settings: Settings, host: str, port: int, workers: int) -> int:
     """The exit status, after SIGINT or SIGTERM. They need a Redis that they share. Raises CallTheOperator
     `address_not_free`; what else forbids to start ends the first worker, and with it this."""
-    http_door.listen(
-        host, port
-    ).close()  # a socket that is shared would split the requests of whoever serves there
+    # A socket that is shared would split the requests of whoever serves there.
+    http_door.listen(host, port).close()
     logs.configure_logging(settings.log_level)
 
     def serve(listening: socket.socket, channel: Connection) -> None:

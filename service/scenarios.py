@@ -235,9 +235,7 @@ class _Run:
         limits = self._options.limits
         place = ""
         try:
-            text = read_bounded(
-                document, 2 * limits.max_bytes
-            )  # a sample's wrapping and white space come on top
+            text = read_bounded(document, 2 * limits.max_bytes)  # a sample has its wrapping and white space
             file = unwrapped(parse_json(text, limits), text)
             place = file.place
             submission = self._submissions.check(
