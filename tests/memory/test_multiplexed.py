@@ -18,8 +18,9 @@ from flow_engine.errors import CallTheOperator, RetryLater
 from memory import multiplexed
 from memory.connection import connect
 from memory.driver import KeyNames, Naming, Script, Subscription
-from memory.multiplexed import Address, MultiplexedDriver, MultiplexedSubscription, evaluation
+from memory.multiplexed import Address, MultiplexedDriver, MultiplexedSubscription
 from memory.redis_py import driver_to, translate
+from memory.script_calls import evaluation
 from tests.ports import free_port
 from tests.redis_fixture import RedisServer, StartRedis
 
