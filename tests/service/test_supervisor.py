@@ -18,7 +18,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from service.supervisor import exposition, merged_families
+from service.merged_metrics import exposition, merged_families
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 60.0
