@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flow_engine.testing import recorded_test as recorded_tests
     from flow_engine.testing import replay_page as replay_reports
     from flow_engine.testing import report as scenario_results
-    from flow_engine.testing import simulation
+    from flow_engine.testing import simulation_report as simulation_results
     from flows import mongo_archive, mongo_records, mongo_store
     from memory import in_process as in_process_memory
     from memory import redis_py
@@ -72,7 +72,7 @@ _ELSEWHERE = {
     "redis_py": "memory.redis_py",
     "replay_reports": "flow_engine.testing.replay_page",
     "scenario_results": "flow_engine.testing.report",
-    "simulation": "flow_engine.testing.simulation",
+    "simulation_results": "flow_engine.testing.simulation_report",
     "voice_flows": "channels.voice.flow.opening",
     "voice_settings": "channels.voice.server.settings",
     "workspace_settings": "channels.workspace.assistant",

@@ -26,7 +26,7 @@ from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.models import LanguageModel, ModelFailed, NoModel
 from flow_engine.ports.tries import KeptTry, TryStore
-from flow_engine.testing import simulated_user, simulation
+from flow_engine.testing import simulated_user, simulation, simulation_report
 from flow_engine.testing.bench import InstalledFlow
 from flow_engine.testing.trial import TryRecord
 from flow_engine.testing.yaml_text import Mistake
@@ -286,7 +286,7 @@ class Simulations:
         verdicts = [verdict for _, verdict in done.played]
         runs = tuple(run for run, _ in done.played)
         passed = sum(verdict.passed for verdict in verdicts)
-        told = simulation.as_json(persona, verdicts)["results"]
+        told = simulation_report.as_json(persona, verdicts)["results"]
         numbers = {task.id: at for at, task in enumerate(flow.flow.document.tasks)}
         results = [
             RunTold(
@@ -313,7 +313,7 @@ class Simulations:
             left=wanted - len(runs),
             passed=passed,
             failed=len(runs) - passed,
-            passK=simulation.pass_k(verdicts),
+            passK=simulation_report.pass_k(verdicts),
             results=results,
             persona=simulation.persona_as_json(persona),
             personaYaml=simulation.write_persona(persona),

@@ -442,13 +442,13 @@ def simulate(
         raise _unreadable(*unreadable.lines) from None
     except ModelFailed as failed:
         raise _unreadable(f"the model failed: {failed}") from None
-    found = done.persona, done.verdicts
+    found, results = (done.persona, done.verdicts), late.simulation_results
     if as_json:
-        typer.echo(orjson.dumps(late.simulation.as_json(*found), option=orjson.OPT_INDENT_2))
+        typer.echo(orjson.dumps(results.as_json(*found), option=orjson.OPT_INDENT_2))
     else:
-        _print_marked(late.simulation.lines(*found), _console())
+        _print_marked(results.lines(*found), _console())
     if junit is not None:
-        _write(junit, late.simulation.as_junit(*found))
+        _write(junit, results.as_junit(*found))
     if done.failed is not None:
         raise _unreadable(f"the model failed: {done.failed}")
     if not all(verdict.passed for verdict in done.verdicts):

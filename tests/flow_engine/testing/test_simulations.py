@@ -22,10 +22,10 @@ from flow_engine.testing.simulation import (
     Opinion,
     Recording,
     RunVerdict,
-    pass_k,
     read_file,
     write_recording,
 )
+from flow_engine.testing.simulation_report import pass_k
 from flow_engine.testing.yaml_text import FileRejected
 from service.cli import app
 from service.settings import Settings
