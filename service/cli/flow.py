@@ -1,7 +1,7 @@
-"""`flow-engine flow`: check, draw, compare, test and replay on version documents, without a service.
+"""`flow-engine flow`: check, draw, compare and merge version documents, without a service.
 
-Starts fast and touches nothing but the files: no store, no network, no model. `replay --from` alone reads the
-stores that the settings name.
+Starts fast and touches nothing but the files: no store, no network, no model. The commands that play
+conversations are in `playing`, `import` is in `importing`.
 """
 
 import asyncio
@@ -9,13 +9,11 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, NotRequired, cast
 
 import orjson
 import typer
-from rich.console import Console
 from rich.text import Text
 from typing_extensions import TypedDict
 
@@ -27,23 +25,19 @@ from flow_engine.diagrams.xstate import xstate
 from flow_engine.documents import complete_version, difference, merged, parse_json, parse_version
 from flow_engine.errors import CorrectTheInput, Finding, FlowEngineError
 from flow_engine.linting import CODES, Severity
-from flow_engine.ports.models import ModelFailed
 from flow_engine.use_cases.submissions import Submissions
 from flows.samples import UNNAMED_FLOW, VersionFile, unwrapped
-from service import late
+from service.cli.output import AS_JSON, FOUND_WRONG, UNREADABLE, console, unreadable, write
 from service.settings import Settings, read_settings
 from system_prompts.loader import load_system_prompts
 
 STDIN = "-"
-FOUND_WRONG, UNREADABLE = 1, 2
 SHOWN_CHARACTERS = 60
 """Of a value that differs, where it is shown on a line."""
 SHOWN_BEFORE = 15
 """Characters of it before the place at which it differs, where its beginning is left out."""
 
 _COLOURS: Mapping[Severity, str] = {"error": "bold red", "warning": "yellow"}
-_MARKS = {"✓": "green", "✗": "bold red"}
-_console = partial(Console, highlight=False, soft_wrap=True)
 
 commands = typer.Typer(
     no_args_is_help=True, help="Work on flow documents: validate, draw, compare, test, replay."
@@ -77,7 +71,7 @@ def validate(
             help="Version documents, or files {flow, version} as the samples are; - reads standard input.",
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    as_json: AS_JSON = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings fail too.")] = False,
 ) -> None:
     """Check flow versions as a save does: exit code 0 clean or warnings only, 1 errors, 2 unreadable."""
@@ -150,7 +144,7 @@ def _rows(findings: Iterable[Finding], place: str) -> list[FindingRow]:
 
 def _print_findings(reports: list[FileReport]) -> None:
     """Findings to standard output, one a line; what is about the run to standard error."""
-    lines, notes = _console(), _console(stderr=True)
+    lines, notes = console(), console(stderr=True)
     for report in reports:
         file = "<stdin>" if report["file"] == STDIN else report["file"]
         if "unreadable" in report:
@@ -211,7 +205,7 @@ def diagram(
             case "svg":
                 drawn = asyncio.run(Graphviz().svg(dot(version)))
     except OSError as error:
-        raise _unreadable(f"{file}: {error.strerror}") from None
+        raise unreadable(f"{file}: {error.strerror}") from None
     except FlowEngineError as error:
         no_json = error.code == "json_invalid"
         for each in error.findings if isinstance(error, CorrectTheInput) and not no_json else ():
@@ -221,29 +215,14 @@ def diagram(
     if output is None:
         typer.echo(drawn, nl=False)
     else:
-        _write(output, drawn)
-
-
-def _write(file: Path, content: bytes) -> None:
-    """What cannot be written is reported on standard error and ends the command with 2."""
-    try:
-        file.write_bytes(content)
-    except OSError as error:
-        raise _unreadable(f"{file}: {error.strerror}") from None
-
-
-def _unreadable(*lines: str) -> typer.Exit:
-    """The end of a command, once these are on standard error."""
-    for line in lines:
-        typer.echo(line, err=True)
-    return typer.Exit(UNREADABLE)
+        write(output, drawn)
 
 
 @commands.command("diff")
 def diff(
     before: Annotated[str, typer.Argument(metavar="A", help="A version document; - reads standard input.")],
     after: Annotated[str, typer.Argument(metavar="B", help="The version document to compare it with.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """Tell what B changes of A, by ids: exit code 0 nothing, 1 something, 2 unreadable."""
     _refuse_standard_input_twice(before, after)
@@ -251,13 +230,13 @@ def diff(
     if as_json:
         typer.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
     else:
-        console = _console()
+        lines = console()
         for each in found["changes"]:
             shown = _where_they_part(
                 *(json.dumps(each[side], ensure_ascii=False) for side in ("before", "after"))
             )
             values = f": {' → '.join(shown)}" if each["change"] == "changed" else ""
-            console.print(Text(f"{each['change']} {each['what']} {each['id']} {each['path']}{values}"))
+            lines.print(Text(f"{each['change']} {each['what']} {each['id']} {each['path']}{values}"))
     if found["changes"]:
         raise typer.Exit(FOUND_WRONG)
 
@@ -280,14 +259,14 @@ def _version_in(name: str) -> Mapping[str, object]:
         text = _bytes_of(name)
         file = unwrapped(parse_json(text), text)
     except OSError as error:
-        raise _unreadable(f"{name}: {error.strerror or 'cannot be read'}") from None
+        raise unreadable(f"{name}: {error.strerror or 'cannot be read'}") from None
     except CorrectTheInput as error:
-        raise _unreadable(f"{name}: {error.detail}") from None
+        raise unreadable(f"{name}: {error.detail}") from None
     if not isinstance(file.version, Mapping):
-        raise _unreadable(f"{name}: a version document is a JSON object")
+        raise unreadable(f"{name}: a version document is a JSON object")
     if file.changed:
         told = [f"{name}:{file.place}{each.pointer}: {each.code} {each.message}" for each in file.changed]
-        raise _unreadable(*told)
+        raise unreadable(*told)
     return cast("Mapping[str, object]", file.version)
 
 
@@ -310,155 +289,3 @@ def merge(
         typer.echo(f"conflict {each['path']}: {sides[0]} → {sides[1]} | {sides[2]}", err=True)
     if found["conflicts"]:
         raise typer.Exit(FOUND_WRONG)
-
-
-@commands.command("test")
-def play(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files of scenarios.")],
-    flow: Annotated[
-        Path | None,
-        typer.Option(metavar="VERSION.json", help="Play on this version document instead of the files' own."),
-    ] = None,
-    name_part: Annotated[
-        str, typer.Option("-k", metavar="TEXT", help="Only scenarios with TEXT in their names.")
-    ] = "",
-    min_tasks: Annotated[
-        float, typer.Option("--min-task-coverage", min=0, max=100, help="Percent of tasks to be entered.")
-    ] = 0.0,
-    min_transitions: Annotated[
-        float,
-        typer.Option("--min-transition-coverage", min=0, max=100, help="Percent of transitions to be taken."),
-    ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML to this file.")
-    ] = None,
-) -> None:
-    """Play scenarios: exit code 0 all passed, 1 failures or too little coverage, 2 unreadable."""
-    limits = read_settings(Settings).document_limits
-    scenarios, results = late.scenarios, late.scenario_results
-    minimum = results.Minimum(min_tasks, min_transitions)
-    report = scenarios.run_files(files, scenarios.RunOptions(flow, name_part, minimum, limits))
-    if as_json:
-        typer.echo(results.as_json(report))
-    else:
-        _print_marked(results.lines(report), _console())
-        _print_marked(results.mistake_lines(report), _console(stderr=True))
-    if junit is not None:
-        _write(junit, results.as_junit(report))
-    if not report.scenarios and not report.unreadable:
-        raise _unreadable(f"no scenario has {name_part!r} in its name")
-    if report.unreadable:
-        raise typer.Exit(UNREADABLE)
-    if report.failed or report.shortfalls:
-        raise typer.Exit(FOUND_WRONG)
-
-
-@commands.command("replay")
-def replay(
-    version: Annotated[Path, typer.Argument(metavar="VERSION", help="A version document, a draft too.")],
-    *,
-    conversations: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Recordings, one JSON object a line.")
-    ] = None,
-    tag: Annotated[
-        str | None, typer.Option("--from", metavar="TAG", help="Stored conversations begun by this tag.")
-    ] = None,
-    last: Annotated[int, typer.Option(min=1, max=20_000, help="How many of them, the newest.")] = 100,
-    tenant: Annotated[str, typer.Option(help="Whose stored conversations.")] = "default",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
-    as_html: Annotated[bool, typer.Option("--html", help="Print an HTML page instead of lines.")] = False,
-    fail_over: Annotated[
-        float | None, typer.Option(metavar="PERCENT", min=0, max=100, help="Most that may take another path.")
-    ] = None,
-    as_test: Annotated[
-        str | None, typer.Option(metavar="CONVERSATION_ID", help="Print a flow test of this conversation.")
-    ] = None,
-) -> None:
-    """Replay recorded conversations: exit code 0 done, 1 more than PERCENT on another path, 2 unreadable."""
-    if conversations is not None and tag is not None:
-        raise typer.BadParameter("give either --conversations or --from")
-    if conversations is None and tag is None and as_test is None:
-        raise typer.BadParameter("give --conversations FILE, or --from TAG")
-    if as_json and as_html:
-        raise typer.BadParameter("give either --json or --html")
-    settings, replaying = read_settings(Settings), late.replaying
-    source = replaying.Source(settings, conversations, tag, last, tenant)
-    try:
-        target = replaying.candidate(version, settings)
-        if as_test is not None:
-            recording = replaying.recording_of(source, as_test)
-            typer.echo(late.recorded_tests.test_of(recording, target.flow, replaying.platform()), nl=False)
-            return
-        done = replaying.replay_on(target, source)
-    except replaying.Unreadable as unreadable:
-        raise _unreadable(*unreadable.lines) from None
-    report, reports = done.report(), late.replay_reports
-    if as_json:
-        typer.echo(orjson.dumps(report, option=orjson.OPT_INDENT_2))
-    elif as_html:
-        changes = done.prompt_changes.values()
-        typer.echo(reports.replay_page(report, changes, target.flow.version_id), nl=False)
-    else:
-        typer.echo("\n".join(reports.replay_lines(report)))
-    if fail_over is not None and reports.percent(report["summary"]) > fail_over:
-        raise typer.Exit(FOUND_WRONG)
-
-
-@commands.command("simulate")
-def simulate(
-    version: Annotated[Path, typer.Argument(metavar="VERSION", help="A version document, or a sample file.")],
-    *,
-    persona: Annotated[Path, typer.Option(metavar="FILE", help="YAML of who talks to the flow.")],
-    runs: Annotated[
-        int | None, typer.Option(min=1, max=1_000, help="Conversations; left out: as many as recorded, or 1.")
-    ] = None,
-    recorded: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Play these runs; no model is asked.")
-    ] = None,
-    record: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the runs here, for --recorded.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Who plays persona and agent; left out: FLOW_ENGINE_LLM_MODEL.")
-    ] = None,
-    channel: Annotated[
-        Literal["text", "voice"],
-        typer.Option(help="In text, or by the voice agent on a line that needs no phone."),
-    ] = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML to this file.")
-    ] = None,
-) -> None:
-    """Let a persona talk to a version: exit code 0 all runs passed, 1 not, 2 unreadable or no model."""
-    by_voice = channel == "voice"
-    order = late.simulating.Order(version, persona, runs, recorded, record, model, by_voice)
-    try:
-        done = late.simulating.simulate(order, read_settings(Settings))
-    except OSError as error:
-        raise _unreadable(f"{error.filename}: {error.strerror}") from None
-    except late.replaying.Unreadable as unreadable:
-        raise _unreadable(*unreadable.lines) from None
-    except ModelFailed as failed:
-        raise _unreadable(f"the model failed: {failed}") from None
-    found, results = (done.persona, done.verdicts), late.simulation_results
-    if as_json:
-        typer.echo(orjson.dumps(results.as_json(*found), option=orjson.OPT_INDENT_2))
-    else:
-        _print_marked(results.lines(*found), _console())
-    if junit is not None:
-        _write(junit, results.as_junit(*found))
-    if done.failed is not None:
-        raise _unreadable(f"the model failed: {done.failed}")
-    if not all(verdict.passed for verdict in done.verdicts):
-        raise typer.Exit(FOUND_WRONG)
-
-
-def _print_marked(every: Iterable[str], console: Console) -> None:
-    """A line's mark has a colour where it has one."""
-    for line in every:
-        at = len(line) - len(line.lstrip())
-        console.print(
-            Text.assemble(line[:at], (line[at : at + 1], _MARKS.get(line[at : at + 1], "")), line[at + 1 :])
-        )

@@ -27,7 +27,7 @@ from typer.core import TyperGroup
 from flow_engine.documents.findings import reworded
 from flow_engine.errors import CallTheOperator, FlowEngineError
 from service import late
-from service.cli import flow, gateway, importing, mail, voice, workspace
+from service.cli import flow, gateway, importing, mail, playing, voice, workspace
 from service.settings import PREFIX, Settings, read_settings, refusal_line, shown_value, variable_of
 
 _NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -86,6 +86,9 @@ chat = typer.Typer(no_args_is_help=True, help="Agents from a table behind one We
 jobs = typer.Typer(no_args_is_help=True, help="Background jobs that were given up: list, replay.")
 app.add_typer(chat, name="chat")
 app.add_typer(flow.commands, name="flow")
+flow.commands.command("test")(playing.play)
+flow.commands.command("replay")(playing.replay)
+flow.commands.command("simulate")(playing.simulate)
 flow.commands.command("import")(importing.import_flow)
 app.add_typer(gateway.commands, name="gateway")
 app.add_typer(jobs, name="jobs")
