@@ -4,35 +4,24 @@ Most of such a reply follows from version, task, channel and language. That is J
 all conversations (`FixedParts`); a reply is put together from it and from what is the conversation's own.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal
 
 import orjson
-from pydantic import BaseModel
 
 from flow_engine.masking import MASKS, Secrets
 from flow_engine.runtime import commands, replies
 from flow_engine.runtime.beginnings import Beginning
-from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.conversation_state import ConversationState
+from flow_engine.runtime.fixed_parts import fixed_parts, mcp_tools
 from flow_engine.runtime.human_part import HumanPart
-from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.privacy import masked_conflicts
 from flow_engine.runtime.prompt import Prompt, PromptConditions, PromptInput, recall
 from flow_engine.runtime.rendered import values_read
-from flow_engine.runtime.rules import (
-    UnmetCondition,
-    connected_on,
-    missing_variables,
-    reachable_tasks,
-    unset,
-)
+from flow_engine.runtime.rules import UnmetCondition, missing_variables, reachable_tasks, unset
 from flow_engine.templates import Allowance
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import MemoryFormat
-
-_VALUE = b"\0"
-"""Where the value of a variable goes. No JSON text holds this character."""
 
 
 def agent_data_of(
@@ -78,7 +67,7 @@ def agent_data_of(
 
 def _rest(runner: ConversationState) -> bytes:
     """The reply's members that follow the prompt, and its end."""
-    fixed = _fixed_parts(runner)
+    fixed = fixed_parts(runner)
     return b"".join(
         (
             *(b",", fixed.task, b",", fixed.conversation, b","),
@@ -163,7 +152,7 @@ def get_refusal(runner: ConversationState, command: str | None = None) -> bytes:
             }
             for m in refusal.missing
         ],
-        "reachableTasks": orjson.Fragment(_reachable(runner, _fixed_parts(runner))),
+        "reachableTasks": orjson.Fragment(_reachable(runner, fixed_parts(runner))),
         "revision": runner.session.revision,
     }
     if refusal.condition is not None:
@@ -175,11 +164,10 @@ def get_refusal(runner: ConversationState, command: str | None = None) -> bytes:
 def told_of_advance(runner: ConversationState) -> Mapping[str, object]:
     """The member `advanced` of a reply, by names of tasks; empty where the conversation did not move by
     itself."""
-    return (
-        {}
-        if runner.advanced is None
-        else {"advanced": dict(zip(("from", "to"), runner.advanced, strict=True))}
-    )
+    if runner.advanced is None:
+        return {}
+    left, entered = runner.advanced
+    return {"advanced": {"from": left, "to": entered}}
 
 
 def told_of_approval(runner: ConversationState) -> Mapping[str, replies.ApprovalReply]:
@@ -256,9 +244,6 @@ def _condition_reply(unmet: UnmetCondition, secrets: Secrets | None) -> replies.
 _TRUTHS: Mapping[bool | None, replies.TruthName] = {True: "true", False: "false", None: "unknown"}
 
 
-# --- what is the conversation's own -----------------------------------------------------------
-
-
 def _media(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
     """Members of the reply's object."""
     flow, platform, (session, memory, tenant) = runner.flow, runner.platform, runner.shown_to_templates()
@@ -281,7 +266,7 @@ def _media(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
 def _tools(runner: ConversationState, fixed: replies.FixedParts) -> Sequence[bytes]:
     tools, tool_values = fixed.tools, fixed.tool_values
     if fixed.conditional_tools:
-        tools, _, tool_values = _mcp_tools(runner.flow, runner.task, runner.platform, runner.holds)
+        tools, _, tool_values = mcp_tools(runner, runner.holds)
     if not tool_values:
         return tools
     entries = map(runner.memory.get, tool_values)
@@ -318,108 +303,3 @@ def _targets_now(runner: ConversationState, fixed: replies.FixedParts) -> bytes:
             b',"condition":null}' if found is None else b',"condition":%b}' % orjson.dumps(found),
         )
     return b"".join((*parts, b"]"))
-
-
-# --- what follows from version, task, channel and language ------------------------------------
-
-
-def _fixed_parts(runner: ConversationState) -> replies.FixedParts:
-    flow, platform, channel = runner.flow, runner.platform, runner.session.latest_contact.channel
-    key = (flow.content_hash, runner.task.id, channel, runner.session.language, platform.address())
-    if (fixed := platform.fixed.get(key)) is not None:
-        return fixed
-    task, version = runner.task, flow.document
-    routing = task.document.routing_parameters
-    tools, urls, tool_values = _mcp_tools(flow, task, platform, lambda when: True)
-    targets = connected_on(channel, flow, task)
-    chosen = (tool for selection in task.document.mcp_tool_selection for tool in selection.selected_tools)
-    of_task = {
-        "taskId": task.id,
-        "taskName": task.name,
-        "taskType": task.type,
-        "routingParameters": None if routing is None or not task.kind.routed else _as_sent(routing),
-        "mcpServers": urls,
-        **({"approvalRequired": True} if task.kind.holds else {}),
-    }
-    of_conversation = {
-        "channel": channel,
-        "language": runner.session.language,
-        "supportedLanguages": version.supported_languages,
-        "languageDetection": _as_sent(version.language_detection),
-        "hideTranscriptionToHuman": bool(task.document.hide_transcription_to_human),
-    }
-    fixed = replies.FixedParts(
-        task=orjson.dumps(of_task)[1:-1],
-        conversation=orjson.dumps(of_conversation)[1:-1],
-        media_reads=platform.media(flow).reads(channel),
-        tools=tools,
-        tool_values=tool_values,
-        conditional_tools=any(tool.when is not None for tool in chosen),
-        targets=[_target(flow, target, b"," if number else b"[") for number, target in enumerate(targets)],
-        required=(*{var_id: None for target in targets for var_id in target.required},),
-    )
-    platform.fixed.put(key, fixed)
-    return fixed
-
-
-def _target(flow: CompiledFlow, task: TaskPlan, before: bytes) -> replies.FixedTarget:
-    head = orjson.dumps({"taskId": task.id, "name": task.name, "type": task.type})
-    required = orjson.dumps([flow.variables.name_of(var_id) for var_id in task.required])
-    return replies.FixedTarget(
-        task.id,
-        b'%b%b,"description":' % (before, head[:-1]),
-        b',"requiredVariables":%b,"missingVariables":' % required,
-    )
-
-
-def _mcp_tools(
-    flow: CompiledFlow, task: TaskPlan, platform: Platform, holds: Callable[[str | None], bool]
-) -> tuple[Sequence[bytes], Sequence[str], Sequence[str]]:
-    """The platform's servers, then those that the task selects tools of, without those whose condition is not
-    true: JSON cut at the values of variables, the servers' URLs, and the variables' ids."""
-    values: list[str] = []
-
-    def value_of(strategy: str, assigned: str) -> Mapping[str, object]:
-        spec = flow.variables.resolve(assigned) if strategy == "variable" else None
-        if spec is None:
-            own = {"fixed": assigned, "variable": None}
-            return {"value": own[strategy]} if strategy in own else {}
-        values.append(spec.id)
-        return {"value": orjson.Fragment(_VALUE)}
-
-    servers: list[dict[str, object]] = [
-        {
-            "serverName": server.name,
-            "url": server.url.replace("{baseUrl}", platform.address()),
-            "tools": [{"toolName": name, "parameters": []} for name in server.tools],
-        }
-        for server in platform.system_servers(flow.document)
-    ]
-    urls = {server.name: server.url for server in flow.document.mcp_servers}
-    for selection in task.document.mcp_tool_selection:
-        tools = [
-            {
-                "toolName": tool.tool_name,
-                "parameters": [
-                    {
-                        "parameterName": p.parameter_name,
-                        "assignmentStrategy": p.assignment_strategy,
-                        "assignmentValue": p.assignment_value,
-                        **value_of(p.assignment_strategy, p.assignment_value),
-                    }
-                    for p in tool.tool_parameters
-                ],
-                **({"resultMapping": tool.result_mapping} if tool.result_mapping else {}),
-            }
-            for tool in selection.selected_tools
-            if holds(tool.when)
-        ]
-        name = selection.mcp_server_name
-        servers.append({"serverName": name, "url": urls[name], "tools": tools})
-    parts = orjson.dumps(servers).split(_VALUE)
-    return parts, list(dict.fromkeys(str(server["url"]) for server in servers)), values
-
-
-def _as_sent(model: BaseModel) -> Mapping[str, object]:
-    """A part of the document with its defaults filled in, as an agent reads it."""
-    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
