@@ -13,7 +13,8 @@ from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime import prompt
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.prompt import Composer, Prompt, PromptInput
-from flow_engine.use_cases.dialogue import DialogueService, QuietReplies, QuietReply
+from flow_engine.use_cases.dialogue import DialogueService
+from flow_engine.use_cases.quiet_replies import QuietReplies, QuietReply
 from flow_engine.use_cases.transactor import QUIET_BYTES, ConversationDependencies, Transactor
 from tests.api.harness import BASE_URL, T0, Scene, SettableClock, clinic, entry, open_scene
 from tests.flow_engine.listening.test_mining import dependencies_of
