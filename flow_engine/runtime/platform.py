@@ -51,6 +51,10 @@ class Platform:
         self._media: dict[str, MediaSettings] = {}
         self._sections: dict[tuple[str, str], PromptSections] = {}
 
+    def for_another_thread(self) -> Platform:
+        """The same installation: what a platform keeps belongs to one thread."""
+        return Platform(self.prompts, self.address, self.memory_format)
+
     def begins_as(
         self,
         flow: CompiledFlow,

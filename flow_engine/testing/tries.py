@@ -193,9 +193,7 @@ class Tries:
         """A flow test of all that was done, as YAML."""
         kept, record = await self._found(tenant_id, flow_id, try_id)
         trial = (await self._turn(tenant_id, try_id, kept.document, record)).trial
-        installation = self._parts.platform
-        # Of its own: what a platform keeps belongs to one thread.
-        platform = Platform(installation.prompts, installation.address, installation.memory_format)
+        platform = self._parts.platform.for_another_thread()
         return await asyncio.to_thread(test_of, trial.recording(kept.document), trial.flow, platform)
 
     async def end(self, tenant_id: str, flow_id: str, try_id: str) -> None:

@@ -345,10 +345,7 @@ class Replays:
             chosen = await self._recordings.newest(
                 tenant_id, flow_id=flow_id, tag=order.tag, at_most=order.last
             )
-        installation = self._platform
-        # Of its own: what a platform keeps belongs to one thread.
-        platform = Platform(installation.prompts, installation.address, installation.memory_format)
-        replay, foreign = Replay(flow, platform), list[Finding]()
+        replay, foreign = Replay(flow, self._platform.for_another_thread()), list[Finding]()
         for conversation in chosen:
             recording = await self._recordings.recording(conversation, in_clear=True)
             if recording.flow_id != flow_id:
