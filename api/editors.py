@@ -26,7 +26,7 @@ from flow_engine.ports.system_prompts import SystemPrompts
 from flow_engine.testing.simulation import persona_schema
 from flow_engine.use_cases import model_catalog
 from flow_engine.use_cases.flow_service import FlowService
-from flow_engine.use_cases.recordings import FORMAT_VERSION, recording_schema
+from flow_engine.use_cases.recording_format import FORMAT_VERSION, recording_schema
 
 _Diagram = TypeVar("_Diagram")
 

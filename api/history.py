@@ -34,7 +34,8 @@ from flow_engine.use_cases.history import (
     MomentReply,
     decode_cursor,
 )
-from flow_engine.use_cases.recordings import Recording, Recordings
+from flow_engine.use_cases.recording_format import Recording
+from flow_engine.use_cases.recordings import Recordings
 from flow_engine.vocabulary import CHANNELS, PHASES
 
 ROWS, ROWS_AT_MOST = 50, 200

@@ -21,7 +21,8 @@ from flow_engine.ports.flow_store import FlowStore
 from flow_engine.runtime.compiled import CompiledFlow, compile_flow
 from flow_engine.runtime.platform import Platform
 from flow_engine.use_cases.flow_service import FlowService
-from flow_engine.use_cases.recordings import Recording, Recordings, read_recording
+from flow_engine.use_cases.recording_format import Recording, read_recording
+from flow_engine.use_cases.recordings import Recordings
 from flow_engine.use_cases.replays import Replay
 from flow_engine.use_cases.submissions import Submissions
 from flow_engine.use_cases.versions_in_use import VersionsInUse

@@ -17,7 +17,7 @@ from flow_engine.json_values import as_object
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.platform import Platform
 from flow_engine.testing.format import TOOL
-from flow_engine.use_cases.recordings import RecordedEntry, Recording
+from flow_engine.use_cases.recording_format import RecordedEntry, Recording
 from flow_engine.use_cases.replaying import Compiled, Moment, Side, adapted
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import TEXT_REFUSALS

@@ -34,7 +34,8 @@ from flow_engine.testing.running import NOBODY, Player
 from flow_engine.use_cases.background import BackgroundDependencies, BackgroundWork
 from flow_engine.use_cases.history import JournalRow, journal_row
 from flow_engine.use_cases.rebuilding import MemoryInHand
-from flow_engine.use_cases.recordings import RecordedVersion, Recording, recorded, state_of, whole_of
+from flow_engine.use_cases.recording_format import RecordedVersion, Recording
+from flow_engine.use_cases.recordings import recorded, state_of, whole_of
 from flow_engine.use_cases.replaying import FixedVersions
 from flow_engine.vocabulary import Channel
 

@@ -31,7 +31,8 @@ from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.task_types import ACTIVE
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.migrations import judge, on_version
-from flow_engine.use_cases.recordings import RecordedEntry, Recording, Recordings
+from flow_engine.use_cases.recording_format import RecordedEntry, Recording
+from flow_engine.use_cases.recordings import Recordings
 from flow_engine.use_cases.replaying import Compiled, Moment, Side, adapted, fitting
 
 ALIKE = 0.6

@@ -15,7 +15,7 @@ from flow_engine.ports.jobs import DueJob, Job
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.testing import recorded_test
 from flow_engine.use_cases import archiving
-from flow_engine.use_cases.recordings import read_recording
+from flow_engine.use_cases.recording_format import read_recording
 from flows.archive import SqliteArchive
 from memory.schedule import RedisJobSchedule
 from service.replaying import platform

@@ -15,7 +15,7 @@ from flow_engine.documents import parse_version
 from flow_engine.documents.differences import difference
 from flow_engine.errors import CorrectTheInput
 from flow_engine.linting import lint
-from flow_engine.use_cases.recordings import read_recording
+from flow_engine.use_cases.recording_format import read_recording
 from flow_engine.use_cases.replaying import Compiled, Side
 from service.replaying import platform
 from tests.api.harness import Scene, entry, multi_contact, needs, open_scene

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 import memory.journal as journal_module
 from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.outbound import OutboundReply
-from flow_engine.use_cases.recordings import read_recording, recording_schema
+from flow_engine.use_cases.recording_format import read_recording, recording_schema
 from tests.api.harness import HANDLER, Scene, entry, open_scene, over_many_contacts
 from tests.flow_engine.listening.test_mining import MINE, Rules, working_on
 

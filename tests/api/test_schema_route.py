@@ -16,7 +16,7 @@ from flow_engine.documents import parse_version
 from flow_engine.documents.json_schema import version_schema
 from flow_engine.errors import CorrectTheInput
 from flow_engine.testing.simulation import persona_schema
-from flow_engine.use_cases.recordings import recording_schema
+from flow_engine.use_cases.recording_format import recording_schema
 from tests.api.harness import clinic, open_scene, over_many_contacts
 from tests.flow_engine.diagrams.drawn import SAMPLES, sample
 from tests.flow_engine.documents import samples

@@ -15,7 +15,7 @@ from flow_engine.ports.jobs import Job
 from flow_engine.ports.outbound import OutboundReply
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.runtime.platform import Platform
-from flow_engine.use_cases.recordings import Recording, read_recording
+from flow_engine.use_cases.recording_format import Recording, read_recording
 from flow_engine.use_cases.replaying import Compiled, Side
 from flow_engine.use_cases.replays import Replay, ReplayReply
 from system_prompts.loader import load_system_prompts
