@@ -9,7 +9,7 @@ FlowEngineError
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,6 @@ def unknown_conversation(conversation_id: str) -> LookElsewhere:
     return LookElsewhere("conversation_unknown", f"there is no conversation {conversation_id!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentState:
-    """What the caller needs in order to decide again after a refusal. JSON values by name."""
-
-    facts: Mapping[str, object] = field(default_factory=dict[str, object])
-
-
 class ReloadAndDecide(FlowEngineError):
     """The stored state forbids the request now. `state` tells the state, `accepted` what would go. Sent as
     status 409; gRPC's `FAILED_PRECONDITION` error. Both are JSON values."""
@@ -83,7 +76,7 @@ class ReloadAndDecide(FlowEngineError):
         accepted: Iterable[str] = (),
     ) -> None:
         super().__init__(code, detail)
-        self.state = CurrentState(dict(state or {}))
+        self.state: Mapping[str, object] = dict(state or {})
         self.accepted: tuple[str, ...] = tuple(accepted)
 
 

@@ -28,7 +28,7 @@ def problem_of(error: FlowEngineError, status: int, title: str) -> tuple[dict[st
         case CorrectTheInput():
             findings = error.findings
         case ReloadAndDecide():
-            more = {"state": error.state.facts, "accepted": list(error.accepted)}
+            more = {"state": error.state, "accepted": list(error.accepted)}
         case RetryLater():
             headers["Retry-After"] = str(error.after_seconds)
         case _:

@@ -109,10 +109,6 @@ class ConversationState:
         return self.task.document.closure_config
 
     @property
-    def multi_contact(self) -> bool:
-        return self.closure.multi_contact
-
-    @property
     def expired(self) -> bool:
         """The conversation's time is over: it closes with its contact, the next one starts anew (F28)."""
         return self.session.deadline is not None and self.now >= self.session.deadline
@@ -120,7 +116,7 @@ class ConversationState:
     @property
     def closes_with_contact(self) -> bool:
         """A single contact closes, and one that outlasts the time limit."""
-        return not self.multi_contact or self.expired
+        return not self.closure.multi_contact or self.expired
 
     def phase_after(self, contact_id: str) -> Phase:
         """What the conversation was when a contact ended, whatever has come since."""

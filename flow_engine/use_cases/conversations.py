@@ -151,7 +151,7 @@ class Conversations:
             return False
         if known is not None:
             return True
-        if runner.expired or not runner.multi_contact:
+        if runner.closes_with_contact:
             return False
         earlier_id, earlier = runner.session.active_contact_id, runner.session.active_contact
         if earlier_id is not None and earlier is not None:

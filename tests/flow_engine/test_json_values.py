@@ -146,7 +146,7 @@ class TestErrors:
         state = {"revision": 3}
         decide = ReloadAndDecide("c", "d", state=state, accepted=["a"])
         state["revision"] = 4
-        assert (decide.state.facts, decide.accepted) == ({"revision": 3}, ("a",))
+        assert (decide.state, decide.accepted) == ({"revision": 3}, ("a",))
         assert (RetryLater("c", "d").after_seconds, RetryLater("c", "d", after_seconds=7).after_seconds) == (
             1,
             7,

@@ -350,7 +350,7 @@ class TestWhatARequestNeeds:
             talk.runner().require_active(contact)
         assert (raised.value.code, raised.value.detail) == ("contact_not_active", detail)  # F29
         assert raised.value.accepted == ("the active contact, 'call-3'",)
-        assert raised.value.state.facts == {
+        assert raised.value.state == {
             "phase": "active",
             "revision": 4,
             "activeContactId": "call-3",
@@ -369,7 +369,7 @@ class TestWhatARequestNeeds:
             assert raised.value.code == "conversation_closed"  # F30, F31
             assert raised.value.detail == "the conversation is closed"
             assert raised.value.accepted == ("a new contact, which starts it anew",)
-            assert raised.value.state.facts["phase"] == "closed"
+            assert raised.value.state["phase"] == "closed"
 
     @pytest.mark.parametrize(
         ("closes", "after_s", "taken"),

@@ -98,7 +98,7 @@ class TestOutcomes:
         where = f"{kind}, {status}" if status else kind
         assert raised.value.detail == f"{asked!r} does not follow in task {task!r} ({where})"
         assert raised.value.accepted == accepted
-        assert raised.value.state.facts["taskStatus"] == status
+        assert raised.value.state["taskStatus"] == status
         assert talk.session == before
 
     @pytest.mark.parametrize(

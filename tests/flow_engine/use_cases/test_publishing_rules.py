@@ -84,7 +84,7 @@ class TestSavingAVersion:
         with pytest.raises(ReloadAndDecide) as refused:
             _save(FLOW, "v4", "v1")
         assert refused.value.code == "parent_tagged"
-        assert refused.value.state.facts == {
+        assert refused.value.state == {
             "parentVersionId": "v1",
             "parentTags": ("prod",),
             "latestVersionId": "v3",
@@ -98,7 +98,7 @@ class TestSavingAVersion:
         with pytest.raises(ReloadAndDecide) as refused:
             _save(FLOW, "v4", "v2")
         assert refused.value.code == "parent_not_latest"
-        assert refused.value.state.facts["latestVersionId"] == "v3"
+        assert refused.value.state["latestVersionId"] == "v3"
 
     def test_over_an_untagged_parent_a_new_tag_is_taken_and_latest_stays(self) -> None:  # F6
         assert _tags(_save(FLOW, "v4", "v2", "hotfix")) == {"prod": "v1", LATEST: "v3", "hotfix": "v4"}
