@@ -30,6 +30,7 @@ from flows.codec import flow_from_plain, flow_to_plain
 
 DATABASE_NAME = "flow_engine"
 """Where a URL names none."""
+ANSWER_MS = 5_000
 
 _OF_USERS = "admin"
 """A URL that names it says where its user is looked for; it is MongoDB's own, and no place for flows."""
@@ -80,9 +81,9 @@ class MongoDatabase:
     """A client of one MongoDB deployment, and the database that holds the flows: the one of the URL, unless
     another is named.
 
-    `server_selection_ms` bounds the waits for a primary, for a connect and for a free connection;
-    `answer_ms` the wait for an answer, and for the majority. The driver's one limit for all of it
-    (`timeoutMS`) would stretch the wait for a primary to its own length.
+    `server_selection_ms` bounds the waits for a primary, for a connect and for a free connection, ANSWER_MS
+    the wait for an answer, and for the majority. The driver's one limit for all of it (`timeoutMS`) would
+    stretch the wait for a primary to its own length.
     """
 
     def __init__(
@@ -91,12 +92,10 @@ class MongoDatabase:
         *,
         database_name: str | None = None,
         server_selection_ms: int = 2000,
-        answer_ms: int = 5000,
     ) -> None:
         self._url = url
         self._database_name = database_name
         self._server_selection_ms = server_selection_ms
-        self._answer_ms = answer_ms
         self._client: AsyncMongoClient[Document] | None = None
 
     async def open(self) -> None:
@@ -108,7 +107,7 @@ class MongoDatabase:
                 serverSelectionTimeoutMS=self._server_selection_ms,
                 connectTimeoutMS=self._server_selection_ms,
                 waitQueueTimeoutMS=self._server_selection_ms,
-                socketTimeoutMS=self._answer_ms,
+                socketTimeoutMS=ANSWER_MS,
                 retryWrites=True,
             )
             named = self._client.get_default_database(DATABASE_NAME).name
@@ -136,7 +135,7 @@ class MongoDatabase:
             raise RetryLater("flow_store_unavailable", "the flow store is not open")
         return self._client[self._database_name or DATABASE_NAME].get_collection(
             name,
-            write_concern=WriteConcern("majority", wtimeout=self._answer_ms),
+            write_concern=WriteConcern("majority", wtimeout=ANSWER_MS),
             read_concern=ReadConcern("majority"),
         )
 

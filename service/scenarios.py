@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,14 +70,12 @@ class _FlowRefused(Exception):
         self.messages = tuple(messages)
 
 
-def run_files(
-    files: Sequence[Path], options: RunOptions, stopwatch: Callable[[], float] = perf_counter
-) -> report.RunReport:
+def run_files(files: Sequence[Path], options: RunOptions) -> report.RunReport:
     """Every file is run, whatever is wrong with the others. Times in seconds. Never raises for a file: what
     is wrong with one is in its report."""
 
     async def run() -> report.RunReport:
-        async with _open_run(options, stopwatch) as opened:
+        async with _open_run(options) as opened:
             reports = [await opened.file(path) for path in files]
             return report.RunReport(tuple(reports), opened.flow_reports(), options.minimum)
 
@@ -92,7 +90,7 @@ def run_tests(
     from 1; `tests_too_long`."""
 
     async def run() -> report.ScenarioVerdict:
-        async with _open_run(RunOptions(), perf_counter) as opened:
+        async with _open_run(RunOptions()) as opened:
             return await opened.text(submission, flow_id, tests, most_s)
 
     return asyncio.run(run())
@@ -102,7 +100,7 @@ def run_tests(
 async def installed_flow(document: Path, options: RunOptions) -> AsyncGenerator[InstalledFlow]:
     """A version document or sample file, ready to be talked to. Raises CorrectTheInput `flow_unusable` with
     every reason."""
-    async with _open_run(options, perf_counter) as opened:
+    async with _open_run(options) as opened:
         try:
             flow = await opened.install(document)
         except _FlowRefused as refused:
@@ -118,12 +116,12 @@ async def installed_flow(document: Path, options: RunOptions) -> AsyncGenerator[
 @asynccontextmanager
 async def installed_version(submission: Submission, flow_id: str) -> AsyncGenerator[InstalledFlow]:
     """A checked version of a flow, ready to be talked to in stores of its own."""
-    async with _open_run(RunOptions(), perf_counter) as opened:
+    async with _open_run(RunOptions()) as opened:
         yield await opened.bench.install(submission, flow_id)
 
 
 @asynccontextmanager
-async def _open_run(options: RunOptions, stopwatch: Callable[[], float]) -> AsyncGenerator[_Run]:
+async def _open_run(options: RunOptions) -> AsyncGenerator[_Run]:
     prompts = load_system_prompts()
     database, memory = SqliteDatabase(MEMORY), embedded()
 
@@ -140,20 +138,17 @@ async def _open_run(options: RunOptions, stopwatch: Callable[[], float]) -> Asyn
     await database.open()
     try:
         submissions = Submissions(prompts, options.limits, lambda: "version")
-        yield _Run(Bench(stores, prompts, _Rules()), submissions, options, stopwatch)
+        yield _Run(Bench(stores, prompts, _Rules()), submissions, options)
     finally:
         await database.close()
         await memory.close()
 
 
 class _Run:
-    def __init__(
-        self, bench: Bench, submissions: Submissions, options: RunOptions, stopwatch: Callable[[], float]
-    ) -> None:
+    def __init__(self, bench: Bench, submissions: Submissions, options: RunOptions) -> None:
         self.bench = bench
         self._submissions = submissions
         self._options = options
-        self._stopwatch = stopwatch
         self._flows: dict[Path, _Known] = {}
 
     async def file(self, path: Path) -> report.FileReport:
@@ -169,7 +164,7 @@ class _Run:
         except OSError as error:
             mistake = yaml_text.Mistake(1, "", "unreadable", error.strerror or "the file cannot be read")
             return report.FileReport(file, shown, mistakes=(mistake,))
-        played = await running.play_all(suite, known.installed, self._stopwatch, self._options.chosen)
+        played = await running.play_all(suite, known.installed, perf_counter, self._options.chosen)
         known.played.extend(scenario for _, scenario in played)
         scenarios = (report.ScenarioReport.of(suite, number, scenario) for number, scenario in played)
         return report.FileReport(file, shown, scenarios=tuple(scenarios))
@@ -186,7 +181,7 @@ class _Run:
             raise CorrectTheInput("tests_invalid", "the YAML cannot be played", findings) from None
         try:
             async with asyncio.timeout(most_s):
-                played = await running.play_all(suite, installed, self._stopwatch)
+                played = await running.play_all(suite, installed, perf_counter)
         except TimeoutError:
             told = f"the scenarios take longer than {most_s:g} s: send them in parts"
             raise CorrectTheInput("tests_too_long", told, [Finding("/scenarios", "too_long", told)]) from None

@@ -5,7 +5,7 @@ process may make that commit. What was not taken yet is not read yet: nothing is
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -61,14 +61,12 @@ class JournalStreams:
         index: ConversationList,
         *,
         at_once: int = STREAMS_AT_ONCE,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._history = history
         self._memory = transactor.memory
         self._journal = journal
         self._index = index
         self._at_once = at_once
-        self._pause = pause
         self._stopping = False
         self.open = 0
 
@@ -124,14 +122,14 @@ class JournalStreams:
                 return
             except RetryLater:
                 yield Followed()
-                await self._pause(LOOKED_AGAIN_AFTER_S)
+                await asyncio.sleep(LOOKED_AGAIN_AFTER_S)
                 continue
             yield Followed(rows)
             if rows:
                 after = last_sent = rows[-1]["seq"]
                 quiet_s = 0.0
             else:  # what somebody said is being read
-                await self._pause(LOOKED_AGAIN_AFTER_S)
+                await asyncio.sleep(LOOKED_AGAIN_AFTER_S)
         yield Followed(ended="stopping")
 
     async def follow_list(
@@ -152,7 +150,7 @@ class JournalStreams:
                 changed = [row for id, row in listed.items() if known.get(id) != row]
                 yield ListFollowed(changed, [id for id in known if id not in listed])
                 known = listed
-            await self._pause(LOOKED_AGAIN_AFTER_S)
+            await asyncio.sleep(LOOKED_AGAIN_AFTER_S)
         yield ListFollowed(ended="stopping")
 
     async def _ended(self, conversation: ConversationRef, last_sent: float, quiet_s: float) -> Ending | None:
