@@ -169,7 +169,7 @@ def _given(fields: Mapping[str, object]) -> dict[str, object]:
 def _verdict(entry: RecordedEntry, before: Moment) -> bool | str | None:
     """What the closure handler answered; None where nobody asked it."""
     runner, outcome = before.runner, entry.outcome
-    if runner is None or not runner.multi_contact or runner.closure.custom_handler is None:
+    if runner is None or not runner.closure.multi_contact or runner.closure.custom_handler is None:
         return None
     deadline = runner.session.deadline  # which passed by the time of the entry, not of the one before
     expired = deadline is not None and entry.at >= deadline
