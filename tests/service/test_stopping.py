@@ -37,6 +37,15 @@ async def again(self):
 SqliteDatabase.close = again
 app()
 """
+INTERRUPTED_WHILE_IT_LOADS = """
+import runpy, signal, sys
+class Interrupted:
+    def find_spec(self, name, *more):
+        if name == "service.settings":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupted())
+runpy.run_module("service.cli", run_name="__main__", alter_sys=True)
+"""
 MORE_THAN_BUFFERS_TAKE = 32 * 1024 * 1024
 
 
@@ -109,6 +118,12 @@ def test_a_second_signal_while_the_stores_close_ends_the_process(
             assert process.stderr.read() == b"closes\n"
         finally:
             process.kill()
+
+
+def test_a_program_that_is_interrupted_while_it_loads_ends_without_a_traceback() -> None:  # F42
+    command = [sys.executable, "-c", INTERRUPTED_WHILE_IT_LOADS, "serve"]
+    ended = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (130, b"")
 
 
 def test_a_full_disk_of_the_log_keeps_nothing_from_serving(tmp_path: Path) -> None:  # F46
