@@ -21,7 +21,7 @@ class _Session:
     holder: str | None = None
     held_until: float = 0.0
     touched: float = 0.0
-    is_idle: bool = True
+    silent_since: float = float("inf")
 
     def check(self, holder: str | None) -> None:
         if holder is not None and holder != self.holder:
@@ -101,7 +101,7 @@ class InProcessChat:
             return "busy"
         session.seen.add(message_id)
         session.queue.append(message)
-        session.touched, session.is_idle = self._monotonic(), False
+        session.touched = session.silent_since = self._monotonic()
         return "queued"
 
     async def hold(self, ref: chat.SessionRef, holder: str) -> bool:
@@ -165,11 +165,14 @@ class InProcessChat:
         found = [
             ref
             for ref, session in self._sessions.items()
-            if session.touched <= before and not session.is_idle and not session.queue
+            if session.silent_since <= before and not session.queue
         ]
         for ref in found:
-            self._sessions[ref].is_idle = True
+            self._sessions[ref].silent_since = before + chat.LEASE_S
         return found
+
+    async def forget(self, ref: chat.SessionRef) -> None:
+        self._session(ref).silent_since = float("inf")
 
     # ChatBus
 

@@ -134,6 +134,9 @@ class RedisChat:
         found = await self._indexed("idle", until_ms=self._ms() - round(for_s * 1000))
         return [_ref(member) for member in found]
 
+    async def forget(self, ref: chat.SessionRef) -> None:
+        await self._indexed("forget", ref)
+
     async def _run(self, ref: chat.SessionRef, operation: str, **arguments: str | bytes | int) -> Any:
         unset = {"holder": "", "id": "", "payload": b"", "limit": 0, "topic": ""}
         every = {"operation": operation, "kept_s": chat.KEPT_S, **unset, **arguments}
@@ -146,6 +149,7 @@ class RedisChat:
             "now_ms": self._ms(),
             "until_ms": until_ms,
             "at_most": MOST_AT_ONCE,
+            "again_ms": round(chat.LEASE_S * 1000),
         }
         return await self._driver.run(self._index, INDEX_KEYS, arguments)
 

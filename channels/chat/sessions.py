@@ -350,7 +350,6 @@ class Sessions:
         await self._flows.people.give_up(request.ref.tenant_id, request.state)
 
     async def _sweep(self, over: asyncio.Event) -> None:
-        idle: list[chat.SessionRef] = []  # the store names each once
         outage = Outage(log, "sessions_not_swept", "sessions_swept_again")
         while not over.is_set():
             with contextlib.suppress(TimeoutError):
@@ -359,10 +358,8 @@ class Sessions:
             try:
                 for ref in await self.store.abandoned():
                     await self._work(ref)
-                idle += await self.store.idle(self._idle_s)
-                while idle:
-                    await self._end_idle(idle[-1])
-                    idle.pop()
+                for ref in await self.store.idle(self._idle_s):
+                    await self._end_idle(ref)
             except (RetryLater, CallTheOperator) as away:
                 outage.met(away)
             else:
@@ -371,10 +368,12 @@ class Sessions:
     async def _end_idle(self, ref: chat.SessionRef) -> None:
         """Not one that has ended, or is forgotten: what is put there would have it kept for another day."""
         try:
-            if (await self.state(ref)).ended:
-                return
+            is_over = (await self.state(ref)).ended
         except (LookElsewhere, CallTheOperator) as unusable:
             log.info("session_not_ended", session_id=ref.session_id, code=unusable.code)
+            is_over = True
+        if is_over:
+            await self.store.forget(ref)
             return
         item = orjson.dumps({"kind": "end", "id": "", "reason": "idle"})
         await self.store.put(ref, f"end-{uuid4().hex}", item)

@@ -126,7 +126,12 @@ class IdleSessions(Protocol):
     """Sessions by when something was last put into their queue. In seconds."""
 
     async def idle(self, for_s: float) -> Sequence[SessionRef]:
-        """Those without a message for so many seconds; each is returned once, to one caller."""
+        """Those without a message for so many seconds, each to one caller; again LEASE_S later where that one
+        has neither put anything nor had it forgotten, for it may have been killed."""
+        ...
+
+    async def forget(self, ref: SessionRef) -> None:
+        """Not named any more until something is put into its queue."""
         ...
 
 

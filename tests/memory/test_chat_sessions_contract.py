@@ -172,6 +172,11 @@ async def test_a_session_that_is_left_is_found_and_taken_over(ref: SessionRef) -
     clock.now += 3600
     assert await store.idle(3600) == [ref]
     assert await store.idle(3600) == []
+    clock.now += LEASE_S
+    assert await store.idle(3600) == [ref]
+    await store.forget(ref)
+    clock.now += LEASE_S
+    assert await store.idle(3600) == []
 
 
 async def test_redis_finds_sessions_that_were_left_or_are_idle(
@@ -192,6 +197,11 @@ async def test_redis_finds_sessions_that_were_left_or_are_idle(
     assert ref not in await store.idle(3600)
     clock.now += 3600
     assert ref in await store.idle(3600)
+    assert ref not in await store.idle(3600)
+    clock.now += LEASE_S
+    assert ref in await store.idle(3600)
+    await store.forget(ref)
+    clock.now += LEASE_S
     assert ref not in await store.idle(3600)
     await memory.close()
 

@@ -369,7 +369,7 @@ async def test_a_session_that_fell_silent_is_ended_once_and_then_forgotten(
 
 
 class NamesSlowly(CountsSweeps):
-    """`named` is set when a session has been named as idle, which the store does once."""
+    """`named` is set when a session has been named as idle, which the store does once in LEASE_S."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -397,6 +397,25 @@ async def test_a_session_that_a_stopping_replica_was_to_end_is_ended_by_another(
             store.now = idle_s
             await store.named.wait()
         store.now += LEASE_S
+        async with chat.sessions.running(), asyncio.timeout(WITHIN_S):
+            while not (await chat.sessions.state(ref)).ended:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_session_that_a_killed_replica_was_to_end_is_ended_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C12
+    monkeypatch.setattr(sessions, "SWEEP_S", 3_600.0)  # the chat's own sweeper stays out of this
+    store, idle_s = CountsSweeps(), 1_800.0
+    async with running_chat(tmp_path, shared=(store, store), chat_idle_s=idle_s) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.say("m-1", QUESTION)
+            ref = SessionRef("default", client.session)
+        store.now = idle_s
+        assert await store.idle(idle_s) == [ref]  # by one that is killed before it has put anything
+        store.now += LEASE_S
+        monkeypatch.setattr(sessions, "SWEEP_S", 0.01)
         async with chat.sessions.running(), asyncio.timeout(WITHIN_S):
             while not (await chat.sessions.state(ref)).ended:
                 await asyncio.sleep(0.01)
