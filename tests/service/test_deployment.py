@@ -173,6 +173,16 @@ def test_what_may_have_taken_effect_is_repeated_by_nobody_but_its_sender(
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_what_a_key_has_take_effect_once_goes_to_another_replica(tmp_path: Path, method: str) -> None:  # F15
+    """Each restart of a replica cost the senders of such requests a 502."""
+    servers, key = [Replica(), Replica()], {"Idempotency-Key": "1"}
+    with proxied_replicas(tmp_path, servers) as port, pytest.raises(HTTPError, match="502"):
+        urlopen(Request(f"http://127.0.0.1:{port}/v1/memory/talk", b"[]", key, method=method))
+    assert (servers[0].got, servers[1].got) == ([method], [method])
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
 @pytest.mark.parametrize(
     ("path", "takes", "compressed"),
     [
