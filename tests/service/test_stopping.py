@@ -13,11 +13,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 import uvicorn
+from starlette.responses import Response
 
 from adapters.http_door import listen
 from api import streams
+from api.auth import LocalOnly
+from api.endpoints import Call, for_agents
+from api.gateway import Guarded, Metrics, WayIn
+from flow_engine.ports.telemetry import Untraced
 from flow_engine.use_cases.following import Followed
 from service import running
 from tests.ports import free_port
@@ -68,6 +74,31 @@ async def test_a_client_that_does_not_read_its_reply_holds_no_end_up(
                 await asyncio.sleep(0.01)
             server.should_exit = True
             await serving
+
+
+async def test_a_request_that_takes_longer_than_a_stop_is_told_to_be_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # F15, F42: it got 500, which agents do not repeat
+    monkeypatch.setattr(running, "FINISHED_WITHIN_S", 0.2)
+    began = asyncio.Event()
+
+    async def slow(call: Call) -> Response:
+        began.set()
+        return await asyncio.get_running_loop().create_future()
+
+    endpoint = for_agents("POST /slow", slow, "", None)
+    app = Guarded(endpoint, WayIn(LocalOnly(), Metrics(), Untraced()))
+    listening = listen("127.0.0.1", 0)
+    server = uvicorn.Server(running.server_config(cast("Any", app)))
+    serving = asyncio.create_task(server.serve([listening]))
+    async with httpx.AsyncClient() as client, asyncio.timeout(10):
+        asking = asyncio.create_task(client.post(f"http://127.0.0.1:{listening.getsockname()[1]}/slow"))
+        await began.wait()
+        server.should_exit = True
+        reply = await asking
+        await serving
+    assert (reply.status_code, reply.json()["code"]) == (503, "stopping")
+    assert reply.headers["Retry-After"] == "1"
 
 
 async def test_a_stream_that_is_not_taken_ends_with_its_connection(
