@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
@@ -285,3 +289,20 @@ def test_scenarios_that_come_with_a_request_are_played_for_so_long() -> None:
     with pytest.raises(CorrectTheInput) as refused:
         run_tests(checked, "order", tests, most_s=0)
     assert refused.value.code == "tests_too_long"
+
+
+def test_scenarios_that_nobody_waits_for_any_more_end() -> None:  # F42
+    """A process that was to stop went on for as long as they took, a minute at most."""
+    version = orjson.loads(ORDER.read_bytes())["version"]
+    checks = Submissions(load_system_prompts(), DocumentLimits(), lambda: "version")
+    checked = checks.check(orjson.dumps(version), flow_id="order", created_by="test", now=START)
+    steps = "  - expect: {task: welcome}\n" * 2_000
+    tests = "".join(f"- name: s{number}\n  steps:\n{steps}" for number in range(20))
+    ends: list[Callable[[], object]] = []
+    with ThreadPoolExecutor(1) as thread:
+        played = thread.submit(run_tests, checked, "order", f"scenarios:\n{tests}".encode(), ends=ends)
+        while not ends:
+            time.sleep(0.001)
+        ends[0]()
+        with pytest.raises(asyncio.CancelledError):
+            played.result()
