@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 from urllib.parse import quote
 
+import structlog
 from pymongo import AsyncMongoClient, errors
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.read_concern import ReadConcern
@@ -27,6 +28,8 @@ from pymongo.write_concern import WriteConcern
 from flow_engine.errors import CallTheOperator, CorrectTheInput, RetryLater
 from flow_engine.ports.flow_store import FlowRecord, StoredVersion
 from flows.codec import flow_from_plain, flow_to_plain
+
+log: Any = structlog.get_logger("flow_engine.flows")
 
 DATABASE_NAME = "flow_engine"
 """Where a URL names none."""
@@ -64,7 +67,12 @@ def mongo_errors_translated() -> Generator[None, None, None]:
         if isinstance(error, errors.OperationFailure) and error.code in _REFUSED:
             raise CallTheOperator("flow_store_misconfigured", "MongoDB refuses these credentials") from error
         said = errors.PyMongoError(_PARTICULARS.sub("", str(error)))
-        raise RetryLater("flow_store_unavailable", "the flow store did not answer") from said
+        told = "the flow store did not answer"
+        if isinstance(error, errors.OperationFailure):  # its own words may quote what was to be stored
+            why = f"error {error.code} {(error.details or {}).get('codeName', '')}".rstrip()
+            log.warning("flow_store_refuses", reason=why)
+            told = f"the flow store refuses: {why} of MongoDB"
+        raise RetryLater("flow_store_unavailable", told) from said
 
 
 def check_url(url: str) -> None:

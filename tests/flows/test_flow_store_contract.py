@@ -19,6 +19,7 @@ from typing import Protocol
 
 import pytest
 from pymongo import AsyncMongoClient
+from pymongo.errors import OperationFailure
 from structlog.testing import capture_logs
 
 import flows
@@ -36,7 +37,7 @@ from flow_engine.ports.flow_store import (
     VersionEntry,
     VersionStore,
 )
-from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore
+from flows.mongo_store import MongoDatabase, MongoFlowStore, MongoVersionStore, mongo_errors_translated
 from flows.sqlite_store import FILE_NAME, MEMORY, SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 
 pytestmark = pytest.mark.anyio
@@ -356,6 +357,19 @@ class TestAStoreThatIsAway:
             await SqliteVersionStore(database).insert("t", version)
         assert [(line["event"], line["reason"]) for line in logs] == [("flow_store_refuses_writes", told)]
         await database.close()
+
+    def test_a_mongodb_that_takes_no_writes_says_why_and_nothing_of_what_they_hold(self) -> None:  # F44
+        said = {"code": 14031, "codeName": "OutOfDiskSpace", "errmsg": "for Ada"}
+        with (
+            capture_logs() as logs,
+            pytest.raises(RetryLater, match="refuses: error 14031 OutOfDiskSpace of MongoDB") as refused,
+            mongo_errors_translated(),
+        ):
+            raise OperationFailure("for Ada", 14031, said)
+        assert "Ada" not in refused.value.detail
+        assert [(line["event"], line["reason"]) for line in logs] == [
+            ("flow_store_refuses", "error 14031 OutOfDiskSpace")
+        ]
 
     async def test_a_disk_without_room_for_a_version_is_not_ready(self, tmp_path: Path) -> None:  # F36, F44
         database = SqliteDatabase(tmp_path, room_bytes=1)
