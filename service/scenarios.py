@@ -104,6 +104,18 @@ def run_tests(
     return asyncio.run(run())
 
 
+async def run_tests_beside(submission: Submission, flow_id: str, tests: bytes) -> report.ScenarioVerdict:
+    """As `run_tests`, in a thread with a loop of its own: conversations go on meanwhile. Where nobody waits
+    any more it ends: a process that stops would wait for its thread."""
+    ends: list[Callable[[], object]] = []
+    try:
+        return await asyncio.to_thread(run_tests, submission, flow_id, tests, ends=ends)
+    except asyncio.CancelledError:
+        for end in ends:
+            end()
+        raise
+
+
 @asynccontextmanager
 async def installed_flow(document: Path, options: RunOptions) -> AsyncGenerator[InstalledFlow]:
     """A version document or sample file, ready to be talked to. Raises CorrectTheInput `flow_unusable` with

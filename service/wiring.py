@@ -367,15 +367,7 @@ def _application(
 
 
 async def _played(submission: Submission, flow_id: str, tests: bytes) -> ScenarioVerdict:
-    """In a thread with a loop of its own: conversations go on meanwhile. Where nobody waits any more it ends:
-    a process that stops would wait for its thread."""
-    ends: list[Callable[[], object]] = []
-    try:
-        return await asyncio.to_thread(late.scenarios.run_tests, submission, flow_id, tests, ends=ends)
-    except asyncio.CancelledError:
-        for end in ends:
-            end()
-        raise
+    return await late.scenarios.run_tests_beside(submission, flow_id, tests)
 
 
 def _installed(submission: Submission, flow_id: str) -> AbstractAsyncContextManager[InstalledFlow]:
