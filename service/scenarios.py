@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -112,7 +112,8 @@ async def run_tests_beside(submission: Submission, flow_id: str, tests: bytes) -
         return await asyncio.to_thread(run_tests, submission, flow_id, tests, ends=ends)
     except asyncio.CancelledError:
         for end in ends:
-            end()
+            with suppress(RuntimeError):  # it has ended meanwhile
+                end()
         raise
 
 
