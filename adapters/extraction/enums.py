@@ -6,8 +6,6 @@
    all that its clause says, or in a turn to which nothing in particular was asked, as something wished for.
 3. It is none when it is negated, asked about ("do you take cards?"), or part of another thing.
 4. What two variables could take is the asked one's, else no one's.
-
-Yes and no are looked for as people say them; only a variable that was asked for takes one.
 """
 
 import re
@@ -22,53 +20,10 @@ from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, fe
 from flow_engine.values import JsonValue
 
 
-class _Patterns:
-    """Answers and negations in one language."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        # A firm phrase anywhere; a word where a clause begins, after at most three words that lead in.
-        tables = vocabulary.answers
-        begins = rf"(?:^|(?<=[,.;!?])|(?<=[,.;!?] )|{alternation(vocabulary.turns.corrections)}[ ,.]{{1,2}})"
-        leads = rf"(?:{alternation(tables.leading)}[ ,]{{1,2}}){{0,3}}"
-        bare = (
-            rf"{alternation(tables.bare_yes)}(?=$| ?[,.!]| {alternation(tables.yes)})"
-            if tables.bare_yes
-            else r"(?!)"
-        )
-        # "Ok no" and "yes or no?" are no yes.
-        either = alternation(vocabulary.turns.alternatives)
-        kept = rf"(?! (?:{either} )?{alternation(tables.no)}(?=$| ?[,.;!?]))"
-        self.answer = re.compile(
-            rf"(?P<firm_no>{alternation(tables.firm_no)})|(?P<firm_yes>{alternation(tables.firm_yes)})"
-            rf"|{begins}{leads}(?:(?P<no>{alternation(tables.no)})|(?P<yes>(?:{alternation(tables.yes)}|{bare}){kept}))"
-            rf"(?! ?\?| not(?!\w))"
-        )
-        # "The suite no 12" is a number's.
-        self.denial = re.compile(rf" (?:\w+ )?{alternation(vocabulary.turns.denials_behind)}(?! [0-9])")
-
-
-_patterns = cache(_Patterns)
-
-
-def answer(text: str, vocabulary: Vocabulary) -> bool | None:
-    """What was answered; None for neither, both or unsure. A correction leaves the last."""
-    text = anywhere(vocabulary.answers.neutral).sub(" ", text)
-    tables = vocabulary.answers
-    firm = few(anywhere((*tables.firm_yes, *tables.firm_no)).finditer(text))
-    for unsure in anywhere(tables.unsure).finditer(text):  # "i don't know", unlike "magari sì", is not firm
-        if not any(each.start() <= unsure.start() and unsure.end() <= each.end() for each in firm):
-            return None
-    said = [
-        (found.start(), found.end(), bool(found["firm_yes"] or found["yes"]))
-        for found in few(_patterns(vocabulary).answer.finditer(text))
-    ]
-    for place in range(len(said) - 1, 0, -1):
-        # The word of correction may belong to the second answer ("anzi no"); a bare "no" corrects nothing.
-        if anywhere(vocabulary.turns.corrections).search(text, said[place - 1][1], said[place][1]):
-            said = said[place:]
-            break
-    kinds = {kind for _, _, kind in said}
-    return kinds.pop() if len(kinds) == 1 else None
+@cache
+def _denial(vocabulary: Vocabulary) -> re.Pattern[str]:
+    """ "The suite no 12" is a number's."""
+    return re.compile(rf" (?:\w+ )?{alternation(vocabulary.turns.denials_behind)}(?! [0-9])")
 
 
 _DIVISIBLE = 5
@@ -333,7 +288,7 @@ def _is_denied(turn: Turn, profile: Profile, mention: Mention, named: Sequence[M
 def _negation_behind(turn: Turn, behind: str, *, is_question: bool) -> bool:
     """In a turn of its own, only one that ends what is said: "a double non-smoking" denies what follows, and
     "cash, no?" asks for a yes."""
-    denial = _patterns(turn.tables).denial.match(behind)
+    denial = _denial(turn.tables).match(behind)
     if denial is None or not turn.is_open:
         return denial is not None
     tables = turn.tables.turns

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 
+from adapters.extraction.answers import answer
 from adapters.extraction.contact_details import emails, phones
 from adapters.extraction.context import Fit, Mention, Turn, is_former, last_meant
 from adapters.extraction.dates import Today, dates
-from adapters.extraction.enums import answer, enums, is_rather_anothers
+from adapters.extraction.enums import enums, is_rather_anothers
 from adapters.extraction.normalising import normalise
 from adapters.extraction.numbers import free_of, numbers
 from adapters.extraction.questions import (
@@ -185,5 +186,5 @@ def _booleans(turn: Turn) -> Mapping[str, JsonValue]:
         return {}
     if asked.stems & taker.when_false and not asked.stems & taker.words:
         return {}
-    said = answer(turn.text, turn.tables)
+    said = answer(turn, taker)
     return {} if said is None or (said and asked.is_negated) else {taker.spec.id: said}

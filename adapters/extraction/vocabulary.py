@@ -63,6 +63,12 @@ class Answers:
     unsure: Phrases
     neutral: Phrases
     bare_yes: Phrases
+    plain: Phrases
+    """Those of `yes` and `no` that begin no other sentence."""
+    holding: Phrases
+    """Right behind an answer they take it back: "no wait"."""
+    objections: Phrases
+    """What stands behind them leaves the answer open: objections and conditions."""
     leading: Phrases
     asking: Phrases
 

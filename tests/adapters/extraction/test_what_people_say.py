@@ -250,6 +250,61 @@ def test_who_says_that_it_is_not_so_answers_no(language: str, said: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("it-IT", "ok ma quanto costa?"),
+        ("it-IT", "sì ma quanto costa"),
+        ("it-IT", "ok quanto costa"),
+        ("it-IT", "esatto, e quanto dura?"),
+        ("it-IT", "giusto per capire, quanto costa?"),
+        ("it-IT", "certo che siete cari"),
+        ("it-IT", "ok ho capito"),
+        ("it-IT", "sì ho capito ma non mi interessa"),
+        ("it-IT", "sì se è gratis"),
+        ("it-IT", "sì dica"),
+        ("it-IT", "no aspetti"),
+        ("it-IT", "ma certo che no, anzi sì, boh"),
+        ("en-US", "ok but how much does that cost?"),
+        ("en-US", "ok and how much is it"),
+        ("en-US", "okay wait"),
+        ("en-US", "okay I see"),
+        ("en-US", "well yes if it's free"),
+        ("en-US", "yes but only for online payments"),
+        ("en-US", "sounds good but no"),
+        ("en-US", "I was there last year"),
+        ("en-US", "no nuts please"),
+        ("en-US", "no wait, how long is it for"),
+        ("es-ES", "vale pero cuánto cuesta"),
+        ("es-ES", "vale, ¿y cuánto dura?"),
+        ("es-ES", "claro que es muy caro"),
+        ("es-ES", "sí, dígame"),
+    ],
+)
+def test_what_begins_like_an_answer_and_goes_on_to_something_else_is_none(language: str, said: str) -> None:
+    assert answer(PARKING, language, said) is None  # F38
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "meant"),
+    [
+        ("it-IT", "ok va bene il parcheggio", True),
+        ("it-IT", "sì ma certo", True),
+        ("it-IT", "ma certo che no", False),
+        ("it-IT", "va bene, grazie mille", True),
+        ("it-IT", "no, quanto costa?", False),
+        ("en-US", "sure, I'd like the parking", True),
+        ("en-US", "yes, my wife is driving", True),
+        ("en-US", "yes if possible", True),
+        ("en-US", "no parking, thanks", False),
+        ("en-US", "no I don't need it", False),
+        ("es-ES", "vale, gracias", True),
+    ],
+)
+def test_an_answer_may_speak_of_what_was_asked_for(language: str, said: str, meant: bool) -> None:
+    assert answer(PARKING, language, said) is meant  # F38
+
+
+@pytest.mark.parametrize(
     ("language", "said", "date"),
     [
         ("it-IT", "dopodomani", "2026-03-06"),
