@@ -66,8 +66,7 @@ class _Patterns:
         tables = vocabulary.dates
         months = alternation(name for names in tables.months for name in names)
         units = alternation(tables.units)
-        english = ("a", "an") if vocabulary.code == "en" else ()
-        one = alternation((*vocabulary.words.one, *vocabulary.words.articles, *english))
+        one = alternation((*vocabulary.words.one, *vocabulary.words.indefinite))
         count = rf"[0-9]{{1,4}}|{one}"
         in_year = rf"(?:,? (?:{alternation(tables.year_after)}['’]? ?)?)"
         # "Marzo ottantacinque": no day of a month, and nothing that it could count.

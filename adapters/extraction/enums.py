@@ -212,8 +212,18 @@ def _is_meant(turn: Turn, profile: Profile, mention: Mention) -> bool:
         return False
     if is_former(turn.text, mention, turn.tables):
         return False
+    start, end = clause(turn.text, mention.start, mention.end, turn.tables)
     past = tuple(name for name, count in turn.tables.dates.days.items() if count < 0)
-    return not anywhere(past).search(turn.text, *clause(turn.text, mention.start, mention.end, turn.tables))
+    return _is_new(turn, mention, start) and not anywhere(past).search(turn.text, start, end)
+
+
+def _is_new(turn: Turn, mention: Mention, start: int) -> bool:
+    """Wished for in its clause, from `start`, what the clause is about, or brought up as something new ("I
+    have a …"): no thing of the user's to which something was done ("they stole my …")."""
+    tables, lead = turn.tables, turn.text[start : mention.start]
+    if right_before(tables.words.indefinite).search(lead) or anywhere(tables.turns.wishes).search(lead):
+        return True
+    return not any(map(is_content, _WORD.findall(anywhere(tables.answers.leading).sub("", lead))))
 
 
 def _is_all_that_is_said(turn: Turn, profile: Profile, mention: Mention) -> bool:

@@ -30,6 +30,8 @@ class Words:
     kept_accents: Phrases
     fillers: Phrases
     articles: Phrases
+    """Those that are the number one as well."""
+    indefinite: Phrases
     one: Phrases
     respelled: dict[str, str]
     not_numbers: Phrases

@@ -635,3 +635,38 @@ def test_a_no_behind_a_member_that_is_not_about_it_leaves_it(
 def test_what_says_nothing_of_it_finds_nothing(variable: VariableSpec, language: str, said: str) -> None:
     value = answer(variable, language, said)
     assert value is None or (variable is PEOPLE and value == 42)  # F38
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("en-US", "someone cloned my card"),
+        ("en-US", "I lost my wallet with all my cards in it"),
+        ("en-US", "you sent me the wrong card"),
+        ("en-US", "hi my name is Card, Orson Card"),
+        ("it-IT", "mi hanno clonato la carta"),
+        ("it-IT", "ho perso la carta"),
+        ("it-IT", "mio marito dorme in doppia"),
+        ("es-ES", "me han clonado la tarjeta"),
+        ("es-ES", "perdí la tarjeta sanitaria"),
+    ],
+)
+def test_what_was_done_to_a_thing_in_a_story_is_no_choice_of_it(language: str, said: str) -> None:
+    for bot in (None, OPEN[language]):
+        assert found(said, PAYMENT, ROOM, bot=bot, language=language) == {}  # F38
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "expected"),
+    [
+        ("en-US", "I have a double with a broken window", {"room": "double"}),
+        ("en-US", "I am calling about the suite with the balcony", {"room": "suite"}),
+        ("it-IT", "la suite ha il balcone che mi piace", {"room": "suite"}),
+        ("it-IT", "chiamo per la suite di mia madre", {}),
+        ("es-ES", "busco la suite para mis padres", {"room": "suite"}),
+    ],
+)
+def test_what_a_turn_is_about_or_wishes_for_is_a_choice(
+    language: str, said: str, expected: dict[str, str]
+) -> None:
+    assert found(said, PAYMENT, ROOM, bot=OPEN[language], language=language) == expected  # F38
