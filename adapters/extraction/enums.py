@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 
 from adapters.extraction.context import Mention, Turn, clause, is_former
 from adapters.extraction.normalising import normalise
-from adapters.extraction.questions import Profile, is_content, shares
+from adapters.extraction.questions import Profile, is_content, shares, stems
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_before
 from flow_engine.values import JsonValue
 
@@ -86,11 +86,18 @@ def _meant_for(turn: Turn, profile: Profile, numbers: Sequence[Mention]) -> Sequ
     named = members(turn.text, values, turn.tables)
     if turn.names_two(sorted((*named, *counted), key=lambda mention: mention.start)):
         return []
+    named = [m for m in named if not (m.vague and _is_a_word_of_the_name(turn, profile, m))]
     kept = [m for m in named if _is_meant(turn, profile, m) and not _is_denied(turn, profile, m, named)]
     # "Una visita di controllo" is a "controllo", though "visita" is a word of "prima visita".
     kept = [m for m in kept if not m.vague] or kept
     mentions = sorted((*kept, *counted), key=lambda mention: mention.start)
     return [m for m in mentions if not turn.declines(m)]
+
+
+def _is_a_word_of_the_name(turn: Turn, profile: Profile, mention: Mention) -> bool:
+    """ "A visit" says of no kind of visit which it is, though only the "first visit" has the word."""
+    words = stems(turn.text[mention.start : mention.end])
+    return bool(words) and words <= profile.name
 
 
 # --- members in a text -----------------------------------------------------------------------------
@@ -106,7 +113,8 @@ def members(text: str, values: Sequence[str | int | float], vocabulary: Vocabula
     said, code, tried = _DIVIDER.sub("", text), vocabulary.code, 0
     found: list[Mention] = []
     for member, its in words.items():
-        own = tuple(word for word in its if owners[word] == 1 and len(word) >= _PART_LETTERS)
+        whole = any(_denies(word, vocabulary) for word in its)  # "phone" is no "no phone"
+        own = tuple(word for word in its if owners[word] == 1 and len(word) >= _PART_LETTERS and not whole)
         patterns: list[tuple[re.Pattern[str], bool]] = []
         if its and all(_stem(word, code) in said for word in its):
             patterns.append((_whole(its, code), _is_brief(member)))
@@ -158,10 +166,14 @@ def _is_fixed(word: str) -> bool:
 
 @lru_cache(maxsize=16_384)
 def _words_of(member: str, vocabulary: Vocabulary) -> tuple[str, ...]:
-    """Those that say something; all where none does."""
+    """Those that say something or deny it ("no internet"); all where none does."""
     spoken = re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]+", " ", member)
     words = re.findall(r"\w+", normalise(spoken, vocabulary))
-    return tuple([word for word in words if is_content(word)] or words)
+    return tuple([word for word in words if is_content(word) or _denies(word, vocabulary)] or words)
+
+
+def _denies(word: str, vocabulary: Vocabulary) -> bool:
+    return word in vocabulary.turns.denials or word in vocabulary.turns.denials_beside
 
 
 def _word(word: str, language: str) -> str:
@@ -201,7 +213,9 @@ def _is_meant(turn: Turn, profile: Profile, mention: Mention) -> bool:
     if turn.is_asked(profile):
         return plain or not mention.vague or not behind or not is_content(behind[0])
     if plain:
-        return not mention.vague or (turn.asked is not None and not _is_brief(mention.value))
+        # A part of a member answers a question that by its words is for no variable.
+        asked_apart = turn.asked is not None and not turn.asked_ids
+        return not mention.vague or (asked_apart and not _is_brief(mention.value))
     if mention.vague:
         return False
     if shares((*behind, *turn.words_ahead(mention)), profile):
@@ -276,9 +290,12 @@ def _is_denied(turn: Turn, profile: Profile, mention: Mention, named: Sequence[M
     start, end = _clause_around(turn, mention)
     ahead, behind = turn.text[start : mention.start].strip(), turn.text[mention.end : end]
     turns = turn.tables.turns
-    if anywhere(turns.inquiries).match(ahead):
+    is_question = turn.text[end : end + 1] == "?"
+    if anywhere(turns.inquiries).match(ahead) or (
+        is_question and anywhere(turn.tables.answers.asking).match(ahead)
+    ):
         return True
-    if turn.text[end : end + 1] == "?":
+    if is_question:
         # A wish is nothing but the member ("by card, then?"), or where nothing in particular was asked,
         # "could I have the …?".
         is_request = anywhere(turns.requests).match(ahead) is not None
@@ -292,7 +309,7 @@ def _is_denied(turn: Turn, profile: Profile, mention: Mention, named: Sequence[M
     if _negation_ahead(ahead, turn.tables, corrects=bool(corrects)):
         return True
     others = any(mention.end <= other.start < end for other in named)
-    return not others and _negation_behind(turn, behind, is_question=turn.text[end : end + 1] == "?")
+    return not others and _negation_behind(turn, behind, is_question=is_question)
 
 
 def _negation_behind(turn: Turn, behind: str, *, is_question: bool) -> bool:

@@ -670,3 +670,44 @@ def test_what_a_turn_is_about_or_wishes_for_is_a_choice(
     language: str, said: str, expected: dict[str, str]
 ) -> None:
     assert found(said, PAYMENT, ROOM, bot=OPEN[language], language=language) == expected  # F38
+
+
+FAULT = VariableSpec(
+    "fault", "fault", "enum", "What is wrong with the line.", ("no internet", "slow internet", "no phone")
+)
+VISIT = VariableSpec(
+    "visit", "tipoVisita", "enum", "Il tipo.", ("prima visita", "controllo", "visita di idoneità")
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("the internet is off", {}),
+        ("it's the phone", {}),
+        ("there's no internet here", {"fault": "no internet"}),
+        ("slow internet", {"fault": "slow internet"}),
+    ],
+)
+def test_a_member_that_denies_something_is_said_with_its_denial(said: str, expected: dict[str, str]) -> None:
+    assert found(said, FAULT, bot="What is wrong with the line?", language="en-US") == expected  # F38
+
+
+@pytest.mark.parametrize(
+    ("bot", "said", "expected"),
+    [
+        ("Come posso aiutarla?", "vorrei prenotare una visita", {}),
+        ("Che tipo di visita?", "una prima visita", {"visit": "prima visita"}),
+        ("Che tipo di visita?", "la prima", {"visit": "prima visita"}),
+        ("Vuole il parcheggio?", "il prima possibile", {}),
+    ],
+)
+def test_a_part_of_a_member_stands_for_it_where_it_tells_the_member(
+    bot: str, said: str, expected: dict[str, str]
+) -> None:
+    assert found(said, VISIT, PARKING, bot=bot) == expected  # F38
+
+
+def test_a_member_that_is_asked_about_is_no_choice() -> None:
+    said = "how much is the suite?"
+    assert found(said, ROOM, bot="How can I help?", language="en-US") == {}  # F38
