@@ -80,6 +80,8 @@ _PART = r"(?:(?:[a-z0-9] ){2,30}[a-z0-9](?![a-z0-9])|[a-z0-9_+-]{1,64}(?: [0-9]+
 _BEFORE = re.compile(r"(?:^|(?P<boundary>\S+)[ :,]+)(?P<word>[a-z0-9]+) $")
 _LOCAL, _DOMAIN = re.compile(r"[\w.%+-]+\Z"), re.compile(r"(?:[\w-]+\.)+[\w-]+")
 """In the letters of any language: what is no address is refused as a value, and not taken for another one."""
+_LETTERS = re.compile(r"(?<![a-z0-9-])[a-z](?:-[a-z])+(?![a-z0-9-])")
+"""Spelled, as recognisers write it: "j-o-h-n"."""
 _PROVIDERS = {"g mail": "gmail", "hot mail": "hotmail", "out look": "outlook", "i cloud": "icloud"}
 """As recognisers write what is one name."""
 
@@ -92,6 +94,8 @@ def emails(text: str, spoken: str, vocabulary: Vocabulary, *, typed: bool = Fals
         return
     turns = vocabulary.turns
     no_part = anywhere((*turns.corrections, *turns.denials))
+    # "M for Milan, rossi at …": the letters are a guess.
+    named_letters = re.compile(rf"(?<!\w)[a-z] {alternation(tables.letters)} \w+[ ,]+$")
     surely = tables.at_is_rare or anywhere(tables.words).search(text) is not None
     for found in few(_pattern(vocabulary).finditer(text)):
         start, local = found.start(), _joined(found["local"], vocabulary)
@@ -100,7 +104,7 @@ def emails(text: str, spoken: str, vocabulary: Vocabulary, *, typed: bool = Fals
             yield Mention("email", start, found.end(), whole)
             continue
         spelled = "@" not in found.group()
-        if spelled and len(local) == 1:  # "with an h at …"
+        if spelled and (len(local) == 1 or named_letters.search(text[:start])):  # "with an h at …"
             continue
         before = _BEFORE.search(text, 0, start)
         joins = before is not None and _may_begin(before["word"], vocabulary, spelled=spelled)
@@ -145,6 +149,7 @@ def _pattern(vocabulary: Vocabulary) -> re.Pattern[str]:
 
 def _joined(spelled: str, vocabulary: Vocabulary) -> str:
     tables = vocabulary.emails
+    spelled = _LETTERS.sub(lambda found: found.group().replace("-", ""), spelled)
     for phrases, sign in ((tables.underscore, "_"), (tables.dash, "-"), (tables.dot, ".")):
         spelled = anywhere(phrases).sub(sign, spelled)
     for apart, together in _PROVIDERS.items():

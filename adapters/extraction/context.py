@@ -10,7 +10,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Literal
 
-from adapters.extraction.questions import Profile, Question, is_content, shares, topics_of
+from adapters.extraction.questions import Profile, Question, is_content, shares, stems, topics_of
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, right_before
 from flow_engine.values import JsonValue
 from flow_engine.vocabulary import VariableType
@@ -114,15 +114,30 @@ class Turn:
             or "birth" in topics_of(" ".join(self.words_ahead(number)))
         ):
             return Fit.OTHERS  # "born in 1980", "born in 80"
+        behind = self.words_behind(number)
+        if self._is_another_unit(profile, behind):
+            return Fit.OTHERS
         if number.topics:
             return Fit.OWN if number.topics & profile.topics else Fit.OTHERS
-        behind = self.words_behind(number)
         alone = not behind or not is_content(behind[0])
         if number.vague:
             return Fit.ALONE if self.is_short and (alone or shares(behind[:1], profile)) else Fit.OTHERS
         if shares(behind, profile) or (alone and shares(self.words_ahead(number), profile)):
             return Fit.OWN
-        return Fit.ALONE if alone or self.is_short else Fit.OTHERS
+        if alone:
+            return Fit.ALONE
+        others = (each for each in self.of_type("number") if each is not profile)
+        return (
+            Fit.OTHERS if not self.is_short or any(shares(behind[:1], each) for each in others) else Fit.ALONE
+        )
+
+    def _is_another_unit(self, profile: Profile, behind: Sequence[str]) -> bool:
+        """ "Two weeks" are not so many months."""
+        units = self.tables.dates.units
+        if not behind or behind[0] not in units:
+            return False
+        same = stems(" ".join(word for word, unit in units.items() if unit == units[behind[0]]))
+        return bool(profile.words & stems(" ".join(units))) and not profile.words & same
 
     def words_behind(self, mention: Mention) -> Sequence[str]:
         """Up to three words of the clause behind the mention, before any digit and any day: the night of

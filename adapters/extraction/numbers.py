@@ -64,7 +64,7 @@ _patterns = cache(_Patterns)
 
 def numbers(text: str, vocabulary: Vocabulary) -> Sequence[Mention]:
     """In the order of the text, at places in characters. Digits said one by one are one code, not so many
-    numbers; of more than 15 characters, none is a number."""
+    numbers; none is a number with more than 15 characters, or with zeros ahead that it would lose."""
     codes = [
         Mention("number", found.start(), found.end(), int(found.group().replace(" ", "")))
         for found in few(_CODE.finditer(text))
@@ -76,7 +76,8 @@ def numbers(text: str, vocabulary: Vocabulary) -> Sequence[Mention]:
         for found in few(anywhere(articles).finditer(text))
     ]
     alone = free_of([*_figures(text, vocabulary), *ones], codes)
-    return sorted((*codes, *alone), key=lambda mention: mention.start)
+    kept = [each for each in (*codes, *alone) if not _ZERO_AHEAD.match(text, each.start)]
+    return sorted(kept, key=lambda mention: mention.start)
 
 
 def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
@@ -122,6 +123,7 @@ def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
         yield Mention("number", found.start(), end, -value if found["minus"] else value, topics=topics)
 
 
+_ZERO_AHEAD = re.compile(r"0 ?[0-9]")
 _CODE = re.compile(r"(?<![\w.,+-])[0-9](?: [0-9]){2,14}(?![\w.,-])")
 
 

@@ -179,6 +179,8 @@ class Emails:
     underscore: Phrases
     words: Phrases
     leads: Phrases
+    letters: Phrases
+    """Between a letter and the word that it begins: "m for Milan"."""
     at_is_rare: bool
 
 

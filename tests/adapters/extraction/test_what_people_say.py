@@ -711,3 +711,39 @@ def test_a_part_of_a_member_stands_for_it_where_it_tells_the_member(
 def test_a_member_that_is_asked_about_is_no_choice() -> None:
     said = "how much is the suite?"
     assert found(said, ROOM, bot="How can I help?", language="en-US") == {}  # F38
+
+
+NIGHTS = VariableSpec("nights", "notti", "number", "Quante notti si ferma.")
+MONTHS = VariableSpec("months", "months", "number", "For how many months the contract runs.")
+DIGITS = VariableSpec("digits", "lastDigits", "number", "The last four digits of the card.")
+
+
+@pytest.mark.parametrize(
+    ("bot", "said", "language", "expected"),
+    [
+        ("Quante notti si ferma?", "due persone", "it-IT", {"people": 2}),
+        ("Quante notti si ferma?", "due", "it-IT", {"nights": 2}),
+        ("For how many months?", "I've been waiting for 2 weeks", "en-US", {}),
+        ("How can I help?", "a contract for 12 months", "en-US", {"months": 12}),
+        ("What are the last digits?", "oh four two one", "en-US", {}),
+        ("What are the last digits?", "0421", "en-US", {}),
+        ("What are the last digits?", "four two one oh", "en-US", {"digits": 4210}),
+    ],
+)
+def test_a_number_is_that_of_what_it_counts_and_keeps_its_digits(
+    bot: str, said: str, language: str, expected: dict[str, int]
+) -> None:
+    assert found(said, PEOPLE, NIGHTS, MONTHS, DIGITS, bot=bot, language=language) == expected  # F38
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "address"),
+    [
+        ("en-US", "it's j-o-h-n at example dot org", "john@example.org"),
+        ("it-IT", "a trattino b chiocciola example punto it", "a-b@example.it"),
+        ("it-IT", "m come milano, rossi chiocciola gmail punto com", None),
+        ("en-US", "m for mike, smith at gmail dot com", None),
+    ],
+)
+def test_the_letters_of_an_address_may_be_spelled(language: str, said: str, address: str | None) -> None:
+    assert answer(EMAIL, language, said) == address  # F38
