@@ -131,6 +131,7 @@ def score(profile: Profile, asked: Question) -> int:
     return 0 if conflict(asked.topics, profile) else own
 
 
+_LOOKING_BACK = frozenset({"birth", "past"})
 _DECIDING: dict[VariableType, frozenset[str]] = {
     "number": frozenset({"price", "reference", "age", "floor", "address", "birth", "clock"}),
     "phone": frozenset({"reference", "age", "floor", "address", "price"}),
@@ -157,11 +158,14 @@ def asked_for(profiles: Sequence[Profile], asked: Question) -> frozenset[str]:
         alone = len(ranked) == 1 or top > scores[ranked[1].spec.id]
         if alone and top > 0 and 2 * top >= best:
             ids.add(ranked[0].spec.id)
-        elif len(same) == 1 and best == 0 and kind in asked.asks:
-            # Rule 4: the question word of the type, and nothing that speaks of another matter.
-            others = asked.stems if kind == "number" else asked.stems & same[0].excluded
-            if not others and not conflict(asked.topics, same[0]):
-                ids.add(same[0].spec.id)
+        elif best == 0 and kind in asked.asks:
+            # Rule 4: the question word of the type, and nothing that speaks of another matter; of several
+            # the one that is no birth and nothing of the past.
+            free = [each for each in same if not conflict(asked.topics, each)]
+            free = free if len(free) == 1 else [each for each in free if not each.topics & _LOOKING_BACK]
+            others = asked.stems if kind == "number" else asked.stems & free[0].excluded if free else ()
+            if len(free) == 1 and not others:
+                ids.add(free[0].spec.id)
     return frozenset(ids)
 
 

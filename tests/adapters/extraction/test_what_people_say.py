@@ -747,3 +747,18 @@ def test_a_number_is_that_of_what_it_counts_and_keeps_its_digits(
 )
 def test_the_letters_of_an_address_may_be_spelled(language: str, said: str, address: str | None) -> None:
     assert answer(EMAIL, language, said) == address  # F38
+
+
+@pytest.mark.parametrize(
+    ("bot", "said", "expected"),
+    [
+        ("When would you like to come in?", "tuesday", {"appointment": "2026-03-10"}),
+        ("When would you like to come in?", "monday, no, tuesday", {"appointment": "2026-03-10"}),
+        ("When were you born?", "on the third of may 1985", {"birth": "1985-05-03"}),
+    ],
+)
+def test_a_when_without_words_of_its_own_is_not_for_a_birth(
+    bot: str, said: str, expected: dict[str, str]
+) -> None:
+    coming = VariableSpec("appointment", "appointment", "date", "The day the patient wants.")
+    assert found(said, coming, BIRTH, bot=bot, language="en-GB") == expected  # F38
