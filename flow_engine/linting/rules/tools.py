@@ -91,6 +91,17 @@ def _kind(variable: Variable) -> str:
     return VALUE_KINDS[variable.type].handed_over
 
 
+def never_written(inspection: Inspection) -> Findings:
+    for use in inspection.tool_parameters:
+        if use.variable is not None and use.variable.id in inspection.unwritten:
+            yield LintFinding(
+                use.pointer,
+                "parameter_never_written",
+                f"parameter {quoted(use.parameter.parameter_name)} of {quoted(use.tool)} is always empty: no "
+                f"tool that is selected writes {quoted(use.variable.name)}",
+            )
+
+
 def filled_by_agents(inspection: Inspection) -> Findings:
     for use in inspection.tool_parameters:
         if use.parameter.parameter_name in FILLED_BY_AGENTS:
@@ -146,4 +157,4 @@ def unused_servers_and_tools(inspection: Inspection) -> Findings:
                 )
 
 
-RULES: tuple[Rule, ...] = (agreement, filled_by_agents, repeated, unused_servers_and_tools)
+RULES: tuple[Rule, ...] = (agreement, never_written, filled_by_agents, repeated, unused_servers_and_tools)

@@ -1027,6 +1027,21 @@ def _voucher_of(raw: JsonObject, when: str, *, writes: list[str]) -> None:
 
 
 @case(
+    "parameter_never_written",
+    "/tasks/1/mcpToolSelection/0/selectedTools/0/toolParameters/0/assignmentValue",
+    good=lambda raw: _voucher_passed(raw, writes=["voucher"]),
+)
+def _(raw: JsonObject) -> None:
+    _voucher_passed(raw, writes=[])
+
+
+def _voucher_passed(raw: JsonObject, *, writes: list[str]) -> None:
+    _voucher_of(raw, "vars.size == 'S'", writes=writes)
+    chosen = raw["tasks"][BOOKING]["mcpToolSelection"][0]["selectedTools"][0]
+    chosen["toolParameters"] = tool("book", voucher=("variable", "voucher"))["toolParameters"]
+
+
+@case(
     "condition_never_true",
     "/tasks/1/connectionConditions/operator/when",
     good=lambda raw: _left_when(raw, "entries('booking') < 2 and entries('operator') < 1"),

@@ -233,6 +233,9 @@ REASONS: Mapping[str, Sequence[str]] = {
         "line 1: no values make \"$values.size == 'XL'\" true; it has 'M', 'S'",
         "line 1: no values make \"$values.vip == 'true'\" true",
     ],
+    "parameter_never_written": [
+        "parameter 'voucher' of 'book' is always empty: no tool that is selected writes 'voucher'",
+    ],
     "parameter_repeated": [
         "'service' stands at /tasks/1/transitionParameters/0 already",
     ],
