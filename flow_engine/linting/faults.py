@@ -6,6 +6,7 @@ of the document, so that one kind of mistake does not hide the next.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from flow_engine.conditions import language, review
@@ -16,6 +17,8 @@ from flow_engine.linting.codes import LintFinding
 from flow_engine.templates import lint_template, spaced_name
 from flow_engine.values import VariableIndex
 
+_WORD = re.compile(r"[^\W\d]\w*")
+
 
 def read_condition(
     place: str, when: str, names: review.Names | None
@@ -25,7 +28,7 @@ def read_condition(
     tree, mistakes = language.read(when)
     spaced = "" if names is None else spaced_name(when, names.variables.resolve)
     faults = [
-        LintFinding(place, "condition_unknown_name", str(mistake))
+        LintFinding(place, "condition_unknown_name", f"{mistake}{_with_root(when, mistake.at, names)}")
         if isinstance(mistake, language.UnknownName)
         else LintFinding(place, "condition_syntax", f"{mistake}{spaced}")
         for mistake in mistakes
@@ -33,6 +36,14 @@ def read_condition(
     if tree is not None and names is not None:
         faults += [LintFinding(place, code, reason) for code, reason in review.problems_of(tree, names)]
     return tree, faults
+
+
+def _with_root(when: str, at: int, names: review.Names | None) -> str:
+    """`; write vars.x` where a variable stands bare at that place, from 1; empty for all else."""
+    word = _WORD.match(when, at - 1)
+    if word is None or names is None or names.variables.resolve(word.group()) is None:
+        return ""
+    return f"; write vars.{word.group()}"
 
 
 def path_faults(place: str, path: str) -> Iterator[LintFinding]:

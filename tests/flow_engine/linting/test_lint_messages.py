@@ -266,6 +266,14 @@ def test_the_name_of_a_variable_without_its_root_is_told_with_it() -> None:
     assert told[2].startswith("line 1: 'x' is unknown; templates know $channel")
 
 
+def test_the_name_of_a_variable_without_its_root_is_told_with_it_in_a_condition_too() -> None:
+    raw = sound_version()
+    raw["tasks"][1]["entryCondition"] = {"when": "has(vars.day) and size == 'S' and x == 1"}
+    (bare, unknown) = reasons(raw, "condition_unknown_name")
+    assert bare.endswith("; write vars.size")  # F9
+    assert "write" not in unknown
+
+
 @pytest.mark.parametrize(
     ("when", "prompt", "name", "code", "written"),
     [
