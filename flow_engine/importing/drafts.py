@@ -149,15 +149,25 @@ class Draft:
         *,
         server: str = "",
         url: str = "",
+        arguments: Mapping[str, str] | None = None,
         results: Mapping[str, str] | None = None,
     ) -> None:
-        """Lets the task's model call a tool; of a server without an address it is one of `TOOLS`. `results`:
-        JSONPaths into its result, by variable."""
+        """Lets the task's model call a tool; of a server without an address it is one of `TOOLS`.
+        `arguments`: variables by its parameters; `results`: JSONPaths into its result, by variable."""
         if not url.startswith(("http://", "https://")):
             server, url = TOOLS, _TOOLS_URL
         self.servers.setdefault(server, (url, {}))[1].setdefault(name, description)
-        mapping = {self._id_of(variable): path for variable, path in (results or {}).items()}
-        task.tools.setdefault(server, {})[name] = mapping
+        passed = {"assignmentStrategy": "variable"}
+        shape: dict[str, object] = {
+            "toolName": name,
+            "toolParameters": [
+                {"parameterName": parameter, **passed, "assignmentValue": self._id_of(variable)}
+                for parameter, variable in (arguments or {}).items()
+            ],
+        }
+        if results:
+            shape["resultMapping"] = {self._id_of(variable): path for variable, path in results.items()}
+        task.tools.setdefault(server, {})[name] = shape
 
     def settle(self, values: Iterable[tuple[str, object]], place: Place, when: str = "") -> str:
         """A line for what the original sets by itself. `when` is the only case in which it does, in words."""
@@ -334,17 +344,7 @@ class Draft:
             "aiHelpers": [],
             "channels": None,
             "mcpToolSelection": [
-                {
-                    "mcpServerName": server,
-                    "selectedTools": [
-                        {
-                            "toolName": tool,
-                            "toolParameters": [],
-                            **({"resultMapping": dict(results)} if results else {}),
-                        }
-                        for tool, results in tools.items()
-                    ],
-                }
+                {"mcpServerName": server, "selectedTools": list(tools.values())}
                 for server, tools in task.tools.items()
             ],
             "closureConfig": {"multiContact": False},

@@ -26,9 +26,10 @@ class TaskDraft:
     entered_when: list[str] = field(default_factory=list[str])
     ways: dict[str, "WayDraft"] = field(default_factory=dict[str, "WayDraft"])
     needs: dict[str, bool] = field(default_factory=dict[str, bool])
-    tools: dict[str, dict[str, Mapping[str, str]]] = field(
-        default_factory=dict[str, dict[str, Mapping[str, str]]]
+    tools: dict[str, dict[str, Mapping[str, object]]] = field(
+        default_factory=dict[str, dict[str, Mapping[str, object]]]
     )
+    """What stands among `selectedTools`, by server and tool."""
     condition: tuple[str, str] = ("", "")
     returns: bool = False
     position: tuple[float, float] | None = None

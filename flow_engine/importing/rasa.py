@@ -12,6 +12,7 @@ from pydantic import Field, JsonValue
 
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.importing import drafts, elements, foreign
+from flow_engine.importing.rasa_calls import CallMapping
 
 _TYPES: Final[Mapping[str, str]] = {
     "text": "string",
@@ -76,6 +77,7 @@ class Step(foreign.Foreign):
     link: str = ""
     call: str = ""
     mcp_server: str = ""
+    mapping: CallMapping = CallMapping()
     noop: bool = False
     ask_before_filling: bool = False
     set_slots: tuple[Mapping[str, JsonValue], ...] = ()
@@ -286,7 +288,10 @@ class _Import:
         if step.call and step.call not in self._flows and step.call not in _PATTERNS:
             url = next((each.url for each in self._files.mcp_servers if each.name == step.mcp_server), "")
             told = f"What {step.call} does in Rasa."
-            draft.tool(task, step.call, told, server=step.mcp_server, url=url)
+            mapped, at = step.mapping, (*place, "mapping")
+            passed, set_by_it = dict(mapped.arguments(draft, at)), dict(mapped.results(draft, at))
+            server = step.mcp_server
+            draft.tool(task, step.call, told, server=server, url=url, arguments=passed, results=set_by_it)
             if not step.mcp_server:
                 draft.changed(place, f"no flow is called {step.call!r}: an agent is a tool here")
             return f"Call {step.call}."

@@ -115,6 +115,37 @@ def test_what_is_called_and_is_no_flow_is_a_tool() -> None:
     assert found.remark("/flows/book/steps/0") == ("changed", told)
 
 
+def test_what_a_call_passes_and_sets_is_the_tool_s_parameters_and_result_mapping() -> None:
+    mapping = {
+        "input": [{"param": "city", "slot": "town"}, {"param": "day", "slot": "nothing"}],
+        "output": [
+            {"slot": "room", "value": "result.structuredContent.rooms[0].name"},
+            {"slot": "price", "value": "{{ result.structuredContent.price }}"},
+            {"slot": "town", "value": "result.content[0].text"},
+            {"slot": "town", "value": "result.structuredContent.[x"},
+        ],
+    }
+    steps = [{"call": "find_room", "mcp_server": "rooms", "mapping": mapping}]
+    tools = {"type": "text", "mappings": [{"type": "controlled"}]}
+    slots = {"town": {"type": "text"}, "room": tools, "price": tools}
+    found = project(
+        steps, slots=slots, mcp_servers=[{"name": "rooms", "url": "https://rooms.example.com/mcp"}]
+    )
+    (selection,) = found.tasks["book"]["mcpToolSelection"]
+    assert selection["selectedTools"] == [
+        {
+            "toolName": "find_room",
+            "toolParameters": [
+                {"parameterName": "city", "assignmentStrategy": "variable", "assignmentValue": "town"}
+            ],
+            "resultMapping": {"room": "$.rooms[0].name", "price": "$.price"},
+        }
+    ]
+    dropped = [each["pointer"] for each in found.draft.remarks if each["kept"] == "dropped"]
+    at = "/flows/book/steps/0/mapping"
+    assert dropped == [f"{at}/input/1", f"{at}/output/2", f"{at}/output/3"]
+
+
 @pytest.mark.parametrize(
     ("value", "mappings", "when"),
     [
