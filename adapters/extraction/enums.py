@@ -11,6 +11,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from adapters.extraction.context import Mention, Turn, clause, is_former
@@ -39,6 +40,8 @@ _NEGATION_REACH = 4
 _BETWEEN = r"[ -]?(?:\w{1,4}[ '-]){0,2}"
 """Between two words of a member: nothing, or prepositions and articles, whichever."""
 
+_MOST_MEMBERS = 10_000
+"""Texts of an enum: to read more of them takes seconds, and is left to a model."""
 _MOST_TRIED = 500
 """Patterns of members whose letters are all in the text; where there are more, no member was meant."""
 _DIVIDER = re.compile(r"[ -]")
@@ -107,25 +110,22 @@ def members(text: str, values: Sequence[str | int | float], vocabulary: Vocabula
     """In the order of the text, at places in characters; of two that overlap the longer, and neither when
     they are equally long. A mention is `vague` where it is a letter or two ("M", "B"), or one word of a
     longer member."""
-    texts = dict.fromkeys(value for value in values if isinstance(value, str))
-    words = {member: _words_of(member, vocabulary) for member in texts}
-    owners = Counter(word for each in words.values() for word in set(each))
     said, code, tried = _DIVIDER.sub("", text), vocabulary.code, 0
     found: list[Mention] = []
-    for member, its in words.items():
-        whole = any(_denies(word, vocabulary) for word in its)  # "phone" is no "no phone"
-        own = tuple(word for word in its if owners[word] == 1 and len(word) >= _PART_LETTERS and not whole)
+    for name in _names(tuple(values), vocabulary):
         patterns: list[tuple[re.Pattern[str], bool]] = []
-        if its and all(_stem(word, code) in said for word in its):
-            patterns.append((_whole(its, code), _is_brief(member)))
-        if len(its) > 1 and any(_stem(word, code) in said for word in own):
-            patterns.append((_part(own, code), True))
+        if name.words and all(stem in said for stem in name.stems):
+            patterns.append((_whole(name.words, code), _is_brief(name.member)))
+        if len(name.words) > 1 and any(stem in said for stem in name.own_stems):
+            patterns.append((_part(name.own, code), True))
         tried += len(patterns)
         if tried > _MOST_TRIED:
             return []
         for pattern, vague in patterns:
             places = few(pattern.finditer(text))
-            found += [Mention("member", place.start(), place.end(), member, vague=vague) for place in places]
+            found += [
+                Mention("member", place.start(), place.end(), name.member, vague=vague) for place in places
+            ]
     found = list(few(found))
     longest = [
         mention
@@ -137,6 +137,33 @@ def members(text: str, values: Sequence[str | int | float], vocabulary: Vocabula
         )
     ]
     return sorted(longest, key=lambda mention: mention.start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A member by its words; `own` are those that no other member has and that stand for it."""
+
+    member: str
+    words: tuple[str, ...]
+    stems: tuple[str, ...]
+    own: tuple[str, ...]
+    own_stems: tuple[str, ...]
+
+
+@lru_cache(maxsize=512)  # an enum's members are read in each turn of its conversations
+def _names(values: tuple[str | int | float, ...], vocabulary: Vocabulary) -> Sequence[_Name]:
+    texts = dict.fromkeys(value for value in values if isinstance(value, str))
+    if len(texts) > _MOST_MEMBERS:
+        return []
+    words = {member: _words_of(member, vocabulary) for member in texts}
+    owners = Counter(word for each in words.values() for word in set(each))
+    names: list[_Name] = []
+    for member, its in words.items():
+        whole = any(_denies(word, vocabulary) for word in its)  # "phone" is no "no phone"
+        own = tuple(word for word in its if owners[word] == 1 and len(word) >= _PART_LETTERS and not whole)
+        stems_of, own_stems = (tuple(_stem(word, vocabulary.code) for word in some) for some in (its, own))
+        names.append(_Name(member, its, stems_of, own, own_stems))
+    return names
 
 
 def _overlap(first: Mention, second: Mention) -> bool:
@@ -164,7 +191,6 @@ def _is_fixed(word: str) -> bool:
     return len(word) <= 3 or not word.isalpha()
 
 
-@lru_cache(maxsize=16_384)
 def _words_of(member: str, vocabulary: Vocabulary) -> tuple[str, ...]:
     """Those that say something or deny it ("no internet"); all where none does."""
     spoken = re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]+", " ", member)

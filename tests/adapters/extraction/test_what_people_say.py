@@ -762,3 +762,13 @@ def test_a_when_without_words_of_its_own_is_not_for_a_birth(
 ) -> None:
     coming = VariableSpec("appointment", "appointment", "date", "The day the patient wants.")
     assert found(said, coming, BIRTH, bot=bot, language="en-GB") == expected  # F38
+
+
+@pytest.mark.parametrize(("members", "expected"), [(9_000, {"town": "town 7 upon sea"}), (10_001, {})])
+def test_an_enum_of_very_many_texts_is_left_to_a_model(members: int, expected: dict[str, str]) -> None:
+    """F38: each was worked out anew in every turn, two seconds of 20,000."""
+    town = VariableSpec(
+        "town", "town", "enum", "The town.", tuple(f"town {number} upon sea" for number in range(members))
+    )
+    for _ in range(2):
+        assert found("town 7 upon sea", town, bot="Which town?", language="en-US") == expected
