@@ -192,10 +192,11 @@ def _is_fixed(word: str) -> bool:
 
 
 def _words_of(member: str, vocabulary: Vocabulary) -> tuple[str, ...]:
-    """Those that say something or deny it ("no internet"); all where none does."""
+    """Those that say something, count or deny ("terminal 2", "no internet"); all where none does."""
     spoken = re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]+", " ", member)
     words = re.findall(r"\w+", normalise(spoken, vocabulary))
-    return tuple([word for word in words if is_content(word) or _denies(word, vocabulary)] or words)
+    telling = [w for w in words if is_content(w) or w.isdigit() or _denies(w, vocabulary)]
+    return tuple(telling or words)
 
 
 def _denies(word: str, vocabulary: Vocabulary) -> bool:

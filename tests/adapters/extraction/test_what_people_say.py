@@ -772,3 +772,10 @@ def test_an_enum_of_very_many_texts_is_left_to_a_model(members: int, expected: d
     )
     for _ in range(2):
         assert found("town 7 upon sea", town, bot="Which town?", language="en-US") == expected
+
+
+def test_the_number_of_a_member_is_a_part_of_it() -> None:
+    gate = VariableSpec("gate", "gate", "enum", "Where to.", ("terminal 1", "terminal 2", "lounge"))
+    for said, meant in (("terminal two", "terminal 2"), ("terminal 1 please", "terminal 1")):
+        assert found(said, gate, bot="Where do you go?", language="en-US") == {"gate": meant}  # F38
+    assert found("terminal 3", gate, bot="Where do you go?", language="en-US") == {}
