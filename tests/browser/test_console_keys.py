@@ -100,12 +100,14 @@ def test_who_stays_at_unsaved_work_instead_of_signing_out_can_save_it(tmp_path: 
             page.get_by_role("button", name="Settings").click()
             page.get_by_role("menuitem", name="Sign out").click()
             if stays:
+                assert page.evaluate("sessionStorage.getItem('flow-engine.key')") == DESIGNER
                 page.get_by_role("button", name="Save draft").click()
                 expect(page.get_by_text("Draft saved")).to_be_visible()
                 page.get_by_role("button", name="Add task").click()
         expect(page.get_by_label("API key")).to_be_visible()
         page.go_back()
         expect(page.get_by_label("API key")).to_be_visible()
+        assert page.evaluate("sessionStorage.getItem('flow-engine.key')") is None
 
 
 def test_an_operator_sees_conversations_and_health_and_can_erase_or_edit_nothing(tmp_path: Path) -> None:

@@ -13,16 +13,11 @@ export function who(): Promise<Who> {
 export function takeKey(key: string, kept: boolean): void {
   sendKey(key);
   if (kept) sessionStorage.setItem(KEY_PLACE, key);
-  else unkeepKey();
+  else sessionStorage.removeItem(KEY_PLACE);
 }
 
 export function forgetKey(): void {
   sendKey(null);
-  unkeepKey();
-}
-
-/** The next page of this tab has none. */
-export function unkeepKey(): void {
   sessionStorage.removeItem(KEY_PLACE);
 }
 

@@ -11,7 +11,7 @@ import {
 } from "react";
 import { Refused, whenKeyExpires } from "../api/client";
 import { ROOT } from "../api/early";
-import { forgetKey, type Scope, takeKey, unkeepKey, type Who, who } from "../api/session";
+import { forgetKey, type Scope, takeKey, type Who, who } from "../api/session";
 import { useText } from "../i18n";
 import { Button, Covered, Field } from "./kit";
 import { ErrorState, Loading } from "./states";
@@ -46,8 +46,7 @@ export function Session({ children }: { readonly children: ReactNode }): ReactNo
       who: found,
       may: (...scopes) => scopes.some((scope) => found.scopes.includes(scope)),
       signOut: () => {
-        unkeepKey();
-        // Who is asked about work that is not saved, and stays, can still save it.
+        // Who is asked about work that is not saved, and stays, has the key for it still.
         const left = (): void => {
           forgetKey();
           queries.clear();
