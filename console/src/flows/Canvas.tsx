@@ -1,17 +1,14 @@
 import {
-  type AriaLabelConfig,
   applyNodeChanges,
   Background,
   type Connection,
   Controls,
   type Edge,
   type EdgeChange,
-  MiniMap,
   type NodeChange,
   ReactFlow,
   ReactFlowProvider,
   useReactFlow,
-  useStore,
 } from "@xyflow/react";
 import {
   type Dispatch,
@@ -25,7 +22,7 @@ import {
   useRef,
   useState,
 } from "react";
-import { type Say, useText } from "../i18n";
+import { useText } from "../i18n";
 import { Button } from "../shell/kit";
 import {
   connected,
@@ -36,7 +33,6 @@ import {
   type Point,
   pasted,
   placed,
-  positionsOf,
   type Task,
   taskById,
   tasksOf,
@@ -44,21 +40,14 @@ import {
   withoutTasks,
   withTask,
 } from "./document";
-import {
-  edgesOf,
-  inOwnLayers,
-  nodesOf,
-  notesOf,
-  reused,
-  type Shown,
-  type TaskNodeType,
-  type Told,
-  TYPE_TEXTS,
-} from "./graph";
+import { edgesOf, inOwnLayers, nodesOf, reused, type Shown, type TaskNodeType } from "./graph";
 import { hidden, toPanel } from "./graphFocus";
-import { arranged, layered, NODE } from "./layout";
+import { wordsOf } from "./graphWords";
+import { arranged, NODE } from "./layout";
+import { Overview } from "./Overview";
 import { TaskEdge } from "./TaskEdge";
 import { TaskNode } from "./TaskNode";
+import { usePositions } from "./usePositions";
 import "@xyflow/react/dist/style.css";
 import "./canvas.css";
 
@@ -87,7 +76,6 @@ const MULTI_SELECTION_KEYS = ["Shift", "Control", "Meta"];
 const NONE: ReadonlySet<string> = new Set();
 /** Below the tools, which lie over it. */
 const FIT = { maxZoom: 1, padding: { top: "72px", right: "24px", bottom: "24px", left: "24px" } } as const;
-const mapClass = (node: TaskNodeType): string => `map-${node.data.task.type}`;
 
 let copied: { readonly tasks: readonly Task[]; readonly positions: Readonly<Record<string, Point>> } | null =
   null;
@@ -98,48 +86,6 @@ export default function Canvas(props: CanvasProps): ReactNode {
       <Drawing {...props} />
     </ReactFlowProvider>
   );
-}
-
-/** The map of a graph that does not lie in view as a whole: it would cover what is there. */
-function Overview(): ReactNode {
-  const say = useText("flows");
-  const more = useStore(({ nodes, transform: [x, y, zoom], width, height }) =>
-    nodes.some(({ position }) => {
-      const [left, top] = [position.x * zoom + x, position.y * zoom + y];
-      const [right, bottom] = [left + NODE.width * zoom, top + NODE.height * zoom];
-      return left < 0 || top < 0 || right > width || bottom > height;
-    }),
-  );
-  return more ? <MiniMap<TaskNodeType> pannable ariaLabel={say("minimap")} nodeClassName={mapClass} /> : null;
-}
-
-interface Positions {
-  readonly positions: Readonly<Record<string, Point>>;
-  /** Those that ELK has found; null until then, and where it is not asked. */
-  readonly better: Readonly<Record<string, Point>> | null;
-}
-
-/** Positions of the document; of tasks that have none in layers at once, and better when ELK is done. */
-function usePositions(document: VersionDocument): Positions {
-  const kept = useMemo(() => positionsOf(document), [document]);
-  const [better, setBetter] = useState<Positions["better"]>(null);
-  const shape = useMemo(
-    () => JSON.stringify(tasksOf(document).map((task) => [task._id, task.connectedTasks ?? []])),
-    [document],
-  );
-  const quick = useMemo(() => layered(document), [document]);
-  const unplaced = tasksOf(document).some((task) => kept[task._id] === undefined);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: ELK sees the shape alone, so it runs when that changes
-  useEffect(() => {
-    if (!unplaced) return;
-    let wanted = true;
-    void arranged(document).then((found) => wanted && setBetter(found));
-    return () => {
-      wanted = false;
-    };
-  }, [shape, unplaced]);
-  const positions = useMemo(() => ({ ...quick, ...better, ...kept }), [quick, better, kept]);
-  return { positions, better };
 }
 
 function useReused<Item extends { readonly id: string }>(next: Item[]): Item[] {
@@ -440,33 +386,6 @@ function Drawing(props: CanvasProps): ReactNode {
       </ReactFlow>
     </div>
   );
-}
-
-/** What is heard of the graph: of its tasks and connections, and of the rest of what React Flow draws. */
-function wordsOf(say: Say<"flows">): { readonly told: Told; readonly words: Partial<AriaLabelConfig> } {
-  const help = say("taskHelp");
-  return {
-    told: {
-      task: (data) => {
-        const { task, mark } = data;
-        const marked = mark === undefined ? [] : [say(mark === "error" ? "hasErrors" : "hasWarnings")];
-        const type = say(TYPE_TEXTS[task.type] ?? "typeAio");
-        return [nameOf(task), type, ...notesOf(data).map((note) => say(note)), ...marked].join(", ");
-      },
-      aTask: say("aTask"),
-      aWay: say("aWay"),
-    },
-    words: {
-      "node.a11yDescription.default": help,
-      "node.a11yDescription.keyboardDisabled": help,
-      "node.a11yDescription.ariaLiveMessage": ({ x, y }) => say("movedTo", { x, y }),
-      "edge.a11yDescription.default": say("wayHelp"),
-      "controls.ariaLabel": say("view"),
-      "controls.zoomIn.ariaLabel": say("zoomIn"),
-      "controls.zoomOut.ariaLabel": say("zoomOut"),
-      "controls.fitView.ariaLabel": say("fitView"),
-    },
-  };
 }
 
 function centre(element: HTMLElement | null): Point {
