@@ -35,7 +35,7 @@ export const publishing = {
   rollBackTo: "Roll back to {version}",
   rolledBack: "{version} was rolled back by the guard on {when}: {metric}.",
   guardIs: "Guard: {metric} worse by {worseBy}, from {minimum} conversations a side.",
-  changedBy: "{when} by {who}",
+  movedBy: "Moved {when} by {who}",
   outcomes: "Outcomes",
   conversations: { one: "{count} conversation", other: "{count} conversations" },
   tooFew: "too few",

@@ -39,7 +39,7 @@ export const publishing: Translation<typeof english> = {
   rollBackTo: "Volver a {version}",
   rolledBack: "La guardia retiró {version} el {when}: {metric}.",
   guardIs: "Guardia: {metric} peor en {worseBy}, desde {minimum} conversaciones por lado.",
-  changedBy: "{when}, {who}",
+  movedBy: "Movida el {when} por {who}",
   outcomes: "Resultados",
   conversations: { one: "{count} conversación", other: "{count} conversaciones" },
   tooFew: "muy pocas",

@@ -39,7 +39,7 @@ export const publishing: Translation<typeof english> = {
   rollBackTo: "Torna a {version}",
   rolledBack: "{version} è stata ritirata dalla guardia il {when}: {metric}.",
   guardIs: "Guardia: {metric} peggiore di {worseBy}, da {minimum} conversazioni per parte.",
-  changedBy: "{when}, {who}",
+  movedBy: "Spostato il {when} da {who}",
   outcomes: "Esiti",
   conversations: { one: "{count} conversazione", other: "{count} conversazioni" },
   tooFew: "troppo poche",
