@@ -98,8 +98,10 @@ interface LiveProps {
 /** How many conversations are on a version, which leads whoever may see them there. */
 function Live({ flowId, versionId, live }: LiveProps): ReactNode {
   const { may } = useSession();
+  const { language } = useSpeech();
   const count = live.byVersion.get(versionId) ?? 0;
-  const shown = `${count}${live.cut ? "+" : ""}`;
+  if (live.cut && count === 0) return "–"; // maybe among those that were not counted
+  const shown = `${count.toLocaleString(language)}${live.cut ? "+" : ""}`;
   const filters = new URLSearchParams({ flowId, versionId });
   return count > 0 && may("operator") ? <Link to={`/conversations?${filters}`}>{shown}</Link> : shown;
 }

@@ -75,7 +75,12 @@ function FlowsTable({ flows }: { readonly flows: readonly FlowRow[] }): ReactNod
         </thead>
         <tbody>
           {flows.map((flow) => (
-            <Row key={flow.id} flow={flow} running={live?.byFlow.get(flow.id) ?? 0} />
+            <Row
+              key={flow.id}
+              flow={flow}
+              running={live?.byFlow.get(flow.id) ?? 0}
+              cut={live?.cut ?? false}
+            />
           ))}
         </tbody>
       </table>
@@ -83,8 +88,15 @@ function FlowsTable({ flows }: { readonly flows: readonly FlowRow[] }): ReactNod
   );
 }
 
+interface RowProps {
+  readonly flow: FlowRow;
+  readonly running: number;
+  /** There are more than were counted. */
+  readonly cut: boolean;
+}
+
 /** What the list of flows does not tell comes from the flow's versions: its drafts, and who saved last. */
-function Row({ flow, running }: { readonly flow: FlowRow; readonly running: number }): ReactNode {
+function Row({ flow, running, cut }: RowProps): ReactNode {
   const say = useText("flows");
   const moment = useMoment();
   const [seen, watched] = useSeen();
@@ -109,7 +121,9 @@ function Row({ flow, running }: { readonly flow: FlowRow; readonly running: numb
             </Badge>
           ))}
           {drafts > 0 ? <Badge tone="warn">{say("drafts", { count: drafts })}</Badge> : null}
-          {running > 0 ? <Badge tone="good">{say("running", { count: running })}</Badge> : null}
+          {running > 0 ? (
+            <Badge tone="good">{say(cut ? "runningOrMore" : "running", { count: running })}</Badge>
+          ) : null}
         </span>
       </td>
       <td className="quiet">

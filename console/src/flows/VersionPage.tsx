@@ -178,7 +178,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
         title={flow?.name ?? flowId}
         trail={
           <>
-            <Link to="/flows">{say("title")}</Link> /{" "}
+            <Link to="/flows">{say("title")}</Link> ›{" "}
             <Link to={flowAddress(flowId)}>{flow?.name ?? flowId}</Link>
           </>
         }

@@ -22,6 +22,7 @@ export const flows = {
   runnable: "published",
   drafts: { one: "{count} draft", other: "{count} drafts" },
   running: { one: "{count} live conversation", other: "{count} live conversations" },
+  runningOrMore: "{count}+ live conversations",
   live: "Live conversations",
   savedAt: "Saved",
   madeFrom: "Made from",

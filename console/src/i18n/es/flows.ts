@@ -25,6 +25,7 @@ export const flows: Translation<typeof english> = {
   runnable: "publicada",
   drafts: { one: "{count} borrador", other: "{count} borradores" },
   running: { one: "{count} conversación en curso", other: "{count} conversaciones en curso" },
+  runningOrMore: "{count}+ conversaciones en curso",
   live: "Conversaciones en curso",
   savedAt: "Guardada",
   madeFrom: "Deriva de",

@@ -25,6 +25,7 @@ export const flows: Translation<typeof english> = {
   runnable: "pubblicata",
   drafts: { one: "{count} bozza", other: "{count} bozze" },
   running: { one: "{count} conversazione in corso", other: "{count} conversazioni in corso" },
+  runningOrMore: "{count}+ conversazioni in corso",
   live: "Conversazioni in corso",
   savedAt: "Salvata",
   madeFrom: "Deriva da",
