@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 from playwright.sync_api import Request, Route, expect
@@ -45,6 +46,39 @@ def _noted(request: Request, asked: list[str]) -> None:
         asked.append(request.url)
 
 
+def test_an_entry_that_comes_takes_nobody_away_who_has_looked_around(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page, entries = console.page, console.page.locator(".timeline")
+        page.add_init_script("""
+            window.formats = 0;
+            Intl.DateTimeFormat = new Proxy(Intl.DateTimeFormat, {
+                construct: (of, given) => { window.formats += 1; return new of(...given); },
+            });""")
+        a_conversation(console.base, published(console.base, "clinic-v1"))
+        for number in range(160):
+            lost = {**CALL, "task": "island", "reason": f"No {number}."}
+            call(console.base, "POST", "/v1/change-task", lost)
+        console.open("/conversations/conv-1")
+        expect(entries.get_by_text("No 159.")).to_be_in_viewport()
+        assert page.evaluate("window.formats") < 10, "one for each style, not for each entry"
+
+        def comes(said: str) -> None:
+            call(console.base, "POST", "/v1/change-task", {**CALL, "task": "reception", "reason": said})
+            expect(entries.get_by_text(said)).to_have_count(1)
+            page.evaluate("new Promise(requestAnimationFrame)")
+
+        comes("Followed")
+        expect(entries.get_by_text("Followed")).to_be_in_viewport()
+        entries.evaluate("list => list.scrollTo(0, 0)")
+        expect(entries.get_by_text("No 0.")).to_be_in_viewport()
+        comes("Beside")
+        expect(entries.get_by_text("No 0.")).to_be_in_viewport()
+        page.get_by_role("slider", name="Entry").press("Home")
+        page.get_by_role("button", name="Latest").click()
+        expect(entries.get_by_text("Beside")).to_be_in_viewport()
+        console.was_clean()
+
+
 def test_what_a_list_of_flows_tells_of_each_is_asked_for_as_it_is_seen(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         page, asked = console.page, list[str]()
@@ -64,6 +98,40 @@ def test_what_a_list_of_flows_tells_of_each_is_asked_for_as_it_is_seen(tmp_path:
         page.get_by_role("row", name="Clinic").scroll_into_view_if_needed()
         expect(page.get_by_role("row", name="Clinic")).to_contain_text("1 draft")
         console.was_clean()
+
+
+def test_live_conversations_that_were_not_all_counted_are_told_as_so_many_or_more(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1", "clinic-v2")
+        counted = {"flowId": flow_id, "versionId": "clinic-v1", "conversations": 1000}
+        answer = json.dumps({"versions": [counted], "cut": True})
+        page.route("**/live-conversations", lambda route: route.fulfill(body=answer))
+        console.open("/flows")
+        expect(page.get_by_text("1,000+ live conversations")).to_be_visible()
+        page.get_by_role("link", name="Clinic").click()
+        expect(page.get_by_role("link", name="1,000+")).to_be_visible()
+        expect(page.get_by_text("0+", exact=True)).to_have_count(0)
+        console.was_clean()
+
+
+def test_tasks_with_long_names_do_not_cover_each_other(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        flow_id = published(console.base, "clinic-v1")
+        document = call(console.base, "GET", f"/v1/flows/{flow_id}/versions/clinic-v1")
+        for task in document["tasks"][1:]:
+            task["name"] = f"{task['_id']} " + "a name that goes on and on " * 6
+        path = f"/v1/flows/{flow_id}/versions?parentVersionId=clinic-v1&tag=long"
+        call(console.base, "POST", path, {**document, "_id": "long-v1"})
+        console.open(f"/flows/{flow_id}/versions/long-v1")
+        nodes = console.page.locator(".task-node")
+        expect(nodes).to_have_count(6)
+        boxes = sorted(
+            (box["x"], box["y"], box["height"]) for each in nodes.all() if (box := each.bounding_box())
+        )
+        below = [(one, other) for one, other in pairwise(boxes) if one[0] == other[0]]
+        assert below
+        assert all(one[1] + one[2] <= other[1] for one, other in below), boxes
 
 
 def test_a_conversation_names_its_flow_and_version_and_a_version_leads_to_its_conversations(

@@ -10,7 +10,7 @@ import { Badge, Button, Dialog, Field } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState, Loading } from "../shell/states";
 import { momentQuery } from "./queries";
-import { type HumanMove, humanMoves, type JournalRow, waitingText } from "./timeline";
+import { type HumanMove, humanMoves, type JournalRow, spansOf, waitingText } from "./timeline";
 import { type Decision, WaitingText } from "./WaitingText";
 
 type Conversation = Schemas["ConversationReply"];
@@ -225,13 +225,13 @@ export function ReplayedRow({ row }: { readonly row: Schemas["ReplayRow"] }): Re
           <li>{say("variablesGone", { names: row.variablesGone.join(", ") })}</li>
         )}
         {row.promptsDiffer.length === 0 ? null : (
-          <li>{say("promptsDiffer", { entries: row.promptsDiffer.join(", ") })}</li>
+          <li>{say("promptsDiffer", { entries: spansOf(row.promptsDiffer) })}</li>
         )}
         {row.checkpointsLost.length === 0 ? null : (
           <li>{say("checkpointsLost", { names: row.checkpointsLost.join(", ") })}</li>
         )}
         {row.notReplayed.length === 0 ? null : (
-          <li>{say("notReplayed", { entries: row.notReplayed.join(", ") })}</li>
+          <li>{say("notReplayed", { entries: spansOf(row.notReplayed) })}</li>
         )}
       </ul>
     </div>

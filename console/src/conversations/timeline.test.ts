@@ -1,5 +1,14 @@
 import { describe, expect, it } from "vitest";
-import { humanMoves, type JournalRow, pathOf, shown, stepOf, valuesOf, waitingText } from "./timeline";
+import {
+  humanMoves,
+  type JournalRow,
+  pathOf,
+  shown,
+  spansOf,
+  stepOf,
+  valuesOf,
+  waitingText,
+} from "./timeline";
 
 function row(seq: number, input: object, rest: Partial<JournalRow> = {}): JournalRow {
   return {
@@ -85,6 +94,15 @@ describe("the human part", () => {
     expect(waitingText([waiting, row(3, { op: "memory" })])).toEqual({ id: 1, text: "We refund it." });
     expect(waitingText([waiting, approval(3, { id: 1, status: "approved" })])).toBeNull();
     expect(waitingText([waiting, approval(3, null)])).toBeNull();
+  });
+});
+
+describe("the entries of a replay that differ", () => {
+  it("are told by their spans, and the first of many", () => {
+    expect(spansOf([])).toBe("");
+    expect(spansOf([1, 2, 3, 7, 9, 10])).toBe("1–3, 7, 9–10");
+    expect(spansOf([1, 3, 5, 7], 2)).toBe("1, 3, …");
+    expect(spansOf(Array.from({ length: 2_000 }, (_, seq) => seq + 1))).toBe("1–2000");
   });
 });
 

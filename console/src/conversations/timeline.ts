@@ -119,6 +119,18 @@ export function shown(value: unknown, most = 120): string {
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
+/** Numbers in their order as they are read: `1–3, 7`. Of many the first ones. */
+export function spansOf(numbers: readonly number[], most = 12): string {
+  const spans: [number, number][] = [];
+  for (const number of numbers) {
+    const last = spans.at(-1);
+    if (last?.[1] === number - 1) last[1] = number;
+    else spans.push([number, number]);
+  }
+  const told = spans.slice(0, most).map(([from, to]) => (from === to ? `${from}` : `${from}–${to}`));
+  return [...told, ...(spans.length > most ? ["…"] : [])].join(", ");
+}
+
 export type HumanMove = "taken_over" | "released" | "connected" | "completed" | "failed";
 
 /** What a person can report now, by the status of the human part: of a transfer, or of a supervision. */
