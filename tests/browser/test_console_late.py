@@ -546,12 +546,44 @@ def test_what_was_refused_is_what_is_tried_again(tmp_path: Path) -> None:
             ("**/journal?*", "/conversations/conv-1", page.get_by_role("region", name="Timeline")),
             ("**/v1/flows", f"/flows/{flow_id}/publishing", page.get_by_role("region", name="prod")),
         ):
-            page.route(refused, lambda route: refusing(route, 503, "away"))
+            page.route(refused, lambda route: refusing(route, 409, "away"))
             console.open(path)
             expect(page.get_by_text("It is away.")).to_be_visible()
             page.unroute(refused)
             page.get_by_role("button", name="Try again").click()
             expect(shown).to_be_visible()
+
+
+def test_a_page_that_there_was_no_store_or_no_room_for_is_shown_once_there_is(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        for status in (503, 429):
+
+            def away(route: Route, *, status: int = status) -> None:
+                refusing(route, status, "away")
+
+            page.route("**/v1/flows", away)
+            console.open("/flows")
+            expect(page.get_by_text("It is away.")).to_be_visible()
+            page.unroute("**/v1/flows")
+            expect(page.get_by_role("heading", name="There are no flows yet")).to_be_visible()
+
+
+def test_what_could_not_be_saved_is_tried_again_from_where_that_is_told(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        console.open(f"/flows/{flow_id}/versions/clinic-v1")
+        page.get_by_role("button", name="Add task").click()
+        page.route("**/versions?*", lambda route: refusing(route, 503, "away"))
+        page.get_by_role("button", name="Save draft").click()
+        unsaved = page.get_by_role("dialog", name="Not saved")
+        expect(unsaved).to_contain_text("It is away.")
+        page.unroute("**/versions?*")
+        unsaved.get_by_role("button", name="Try again").click()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
+        rows = call(console.base, "GET", f"/v1/flows/{flow_id}/versions")
+        assert [row["draft"] for row in rows].count(True) == 1
 
 
 def test_a_next_page_of_conversations_that_is_refused_is_told_and_tried_again_when_asked(

@@ -208,7 +208,7 @@ export function SaveActions({
         </form>
       </Dialog>
       <Dialog title={say("notSaved")} open={failed !== null && !publishing} close={settle}>
-        <ErrorState error={failed} did />
+        <ErrorState error={failed} did retry={() => saving.variables && saving.mutate(saving.variables)} />
       </Dialog>
       <Dialog wide title={say("meanwhile")} open={conflict !== null} close={settle}>
         {conflict === null ? null : (

@@ -25,15 +25,19 @@ const ConversationPage = page(/\/conversations\//, () => import("../conversation
 const PublishingPage = page(/\/publishing$/, () => import("../publishing/PublishingPage"));
 const OperationsPage = page(/\/operations$/, () => import("../operations/OperationsPage"));
 
-/** What was refused is refused again; a lost connection is tried until it is back. */
+/** What was refused is refused again; a lost connection is tried until it is back, and so is what there was no room or no
+ * store for, where nothing else is shown. */
+function passes({ error, data }: { readonly error: unknown; readonly data: unknown }): boolean {
+  return !(error instanceof Refused) || (data === undefined && (error.status === 429 || error.status >= 500));
+}
+
 function newQueries(): QueryClient {
   return new QueryClient({
     defaultOptions: {
       queries: {
         retry: (failures, error) => !(error instanceof Refused) && failures < 2,
         retryDelay: (failures) => Math.min(500 * 2 ** failures, 4000),
-        refetchInterval: (query) =>
-          query.state.status === "error" && !(query.state.error instanceof Refused) ? 4000 : false,
+        refetchInterval: ({ state }) => (state.status === "error" && passes(state) ? 4000 : false),
         staleTime: 5_000,
       },
     },
