@@ -74,8 +74,9 @@ const NODE_TYPES = { task: TaskNode };
 const EDGE_TYPES = { way: TaskEdge };
 const MULTI_SELECTION_KEYS = ["Shift", "Control", "Meta"];
 const NONE: ReadonlySet<string> = new Set();
-/** Below the tools, which lie over it. */
-const FIT = { maxZoom: 1, padding: { top: "72px", right: "24px", bottom: "24px", left: "24px" } } as const;
+/** Below the tools, which lie over it: in two rows on a narrow screen. */
+const TOP = window.innerWidth > 720 ? "72px" : "116px";
+const FIT = { maxZoom: 1, padding: { top: TOP, right: "24px", bottom: "24px", left: "24px" } } as const;
 
 let copied: { readonly tasks: readonly Task[]; readonly positions: Readonly<Record<string, Point>> } | null =
   null;

@@ -68,7 +68,6 @@ function FlowsTable({ flows }: { readonly flows: readonly FlowRow[] }): ReactNod
         <thead>
           <tr>
             <th>{say("name")}</th>
-            <th>{say("campaign")}</th>
             <th>{say("tags")}</th>
             <th>{say("changed")}</th>
           </tr>
@@ -110,8 +109,8 @@ function Row({ flow, running, cut }: RowProps): ReactNode {
         <Link className="flow-name" to={flowAddress(flow.id)}>
           {flow.name}
         </Link>
+        <p className="quiet">{flow.campaignId}</p>
       </td>
-      <td className="quiet">{flow.campaignId}</td>
       <td>
         <span className="row">
           {flow.tags.length === 0 ? <span className="quiet">{say("noTags")}</span> : null}
