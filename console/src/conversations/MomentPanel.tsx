@@ -9,7 +9,7 @@ import { ErrorState, Loading } from "../shell/states";
 import { Table } from "../shell/Table";
 import { PathGraph } from "./PathGraph";
 import { type Moment, momentQuery } from "./queries";
-import { pathOf, type Step, shown } from "./timeline";
+import { pathOf, type Step, shown, wayOf } from "./timeline";
 
 type Conversation = Schemas["ConversationReply"];
 
@@ -57,11 +57,7 @@ export function MomentPanel(props: {
             current={then.state.task}
           />
         ) : null}
-        <p>
-          {pathOf(upTo)
-            .map((each) => each.task)
-            .join(" → ")}
-        </p>
+        <p>{wayOf(pathOf(upTo).map((each) => each.task))}</p>
       </Tabs.Content>
       <Tabs.Content value="raw" className="stack">
         <p className="quiet">{say("rawIntro")}</p>

@@ -4,8 +4,7 @@ import { versionQuery } from "../flows/queries";
 import { useText } from "../i18n";
 import { Loading } from "../shell/states";
 import { BOX, type Box, boxesOf, tasksOf } from "./pathLayout";
-import type { Step } from "./timeline";
-import { pathOf } from "./timeline";
+import { pathOf, type Step, wayOf } from "./timeline";
 
 interface Props {
   readonly flowId: string;
@@ -41,7 +40,7 @@ export function PathGraph({ flowId, versionId, steps, current }: Props): ReactNo
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by the keyboard
     <section className="path-graph" aria-label={say("pathOnGraph")} tabIndex={0}>
       <svg width={width} height={height} viewBox={`-2 -16 ${width} ${height}`} role="img">
-        <title>{say("pathOf", { path: path.join(" → ") })}</title>
+        <title>{say("pathOf", { path: wayOf(path) })}</title>
         {lines.map(({ from, to, taken: went }) => (
           <path
             key={`${from.task.id} ${to.task.id}`}

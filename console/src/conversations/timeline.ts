@@ -110,6 +110,11 @@ export function pathOf(steps: readonly Step[]): { task: string; seq: number }[] 
   return path;
 }
 
+/** A way through tasks in one line; of a long one its end. */
+export function wayOf(tasks: readonly string[], most = 30): string {
+  return [...(tasks.length > most ? ["…"] : []), ...tasks.slice(-most)].join(" → ");
+}
+
 /** A value in one line, as far as it fits. */
 export function shown(value: unknown, most = 120): string {
   if (value === null || value === undefined) return "–";
