@@ -8,6 +8,7 @@ import {
   stepOf,
   valuesOf,
   waitingText,
+  wayOf,
 } from "./timeline";
 
 function row(seq: number, input: object, rest: Partial<JournalRow> = {}): JournalRow {
@@ -103,6 +104,13 @@ describe("the entries of a replay that differ", () => {
     expect(spansOf([1, 2, 3, 7, 9, 10])).toBe("1–3, 7, 9–10");
     expect(spansOf([1, 3, 5, 7], 2)).toBe("1, 3, …");
     expect(spansOf(Array.from({ length: 2_000 }, (_, seq) => seq + 1))).toBe("1–2000");
+  });
+});
+
+describe("a way through tasks", () => {
+  it("is told whole, or where it ended", () => {
+    expect(wayOf(["a", "b"], 2)).toBe("a → b");
+    expect(wayOf(["a", "b", "c"], 2)).toBe("… → b → c");
   });
 });
 
