@@ -6,7 +6,7 @@ import { useText } from "../i18n";
 import { conversationAddress } from "../shell/addresses";
 import { Badge, Button, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
-import { ErrorState, Loading, ScopeMissing } from "../shell/states";
+import { NotYet, ScopeMissing } from "../shell/states";
 import { Actions } from "./Actions";
 import { type Follow, LiveDot, STATUS_TONES, useFollowed } from "./ConversationsPage";
 import { Entries, type Selecting } from "./Entries";
@@ -41,17 +41,12 @@ function OneConversation({ id }: { readonly id: string }): ReactNode {
   choose.current = (next) => setAddress(next === latest ? {} : { at: String(next) }, { replace: true });
   const select = useCallback((next: number) => choose.current(next), []); // the same for every step that is drawn
 
-  const failed = conversation.error ?? journal.error;
-  const retry = (): void => {
-    void conversation.refetch();
-    void journal.refetch();
-  };
   const trail = <Link to="/conversations">{say("title")}</Link>;
   if (conversation.data === undefined || journal.data === undefined) {
     return (
       <>
         <PageHead title={id} trail={trail} />
-        {failed === null ? <Loading /> : <ErrorState error={failed} retry={retry} />}
+        <NotYet of={[conversation, journal]} />
       </>
     );
   }

@@ -5,7 +5,7 @@ import type { Schemas } from "../api/client";
 import { useMoment, useText } from "../i18n";
 import { Badge } from "../shell/kit";
 import { useSession } from "../shell/Session";
-import { ErrorState, Loading } from "../shell/states";
+import { NotYet } from "../shell/states";
 import { Table } from "../shell/Table";
 import { PathGraph } from "./PathGraph";
 import { type Moment, momentQuery } from "./queries";
@@ -28,8 +28,7 @@ export function MomentPanel(props: {
     enabled: seq > 0,
     placeholderData: (before) => before,
   });
-  if (moment.error !== null) return <ErrorState error={moment.error} retry={() => void moment.refetch()} />;
-  if (moment.data === undefined) return <Loading />;
+  if (moment.error !== null || moment.data === undefined) return <NotYet of={[moment]} />;
   const then = moment.data;
   const upTo = steps.filter((step) => step.seq <= seq);
   return (

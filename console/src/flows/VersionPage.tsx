@@ -19,7 +19,7 @@ import { Boundary } from "../shell/ErrorBoundary";
 import { fetched } from "../shell/fetched";
 import { Badge, Button, Dialog, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
-import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
+import { EmptyState, Loading, NotYet, ScopeMissing } from "../shell/states";
 import { Simulations } from "../talk/Simulations";
 import { Talk } from "../talk/Talk";
 import { segmentsOf, taskAt, taskById, type VersionDocument } from "./document";
@@ -57,14 +57,7 @@ export default function VersionPage(): ReactNode {
   );
   if (!enabled) return <ScopeMissing scope="designer" />;
   // Once it is open it stays: a refusal or a lost connection later must not take away what is being worked on.
-  if (document.data === undefined || versions.data === undefined) {
-    const error = document.error ?? versions.error;
-    const retry = (): void => {
-      void document.refetch();
-      void versions.refetch();
-    };
-    return error === null ? <Loading /> : <ErrorState error={error} retry={retry} />;
-  }
+  if (document.data === undefined || versions.data === undefined) return <NotYet of={[document, versions]} />;
   return (
     <Workbench
       key={work.begunWith}

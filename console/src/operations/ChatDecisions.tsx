@@ -3,7 +3,7 @@ import { type ReactNode, useState } from "react";
 import { client, reply, type Schemas } from "../api/client";
 import { useMoment, useSpeech, useText } from "../i18n";
 import { Badge, Button, Dialog, type Tone } from "../shell/kit";
-import { EmptyState, ErrorState, Loading } from "../shell/states";
+import { EmptyState, ErrorState, Loading, NotYet } from "../shell/states";
 import { More, pagesOf, Table } from "../shell/Table";
 import { costOf, percentOf } from "./figures";
 
@@ -26,8 +26,7 @@ export function ChatDecisions(): ReactNode {
     ),
     refetchInterval: 10_000,
   });
-  if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;
-  if (found.isPending) return <Loading />;
+  if (found.error !== null || found.isPending) return <NotYet of={[found]} />;
   const rows = found.data.pages.flatMap((page) => page.decisions);
   if (rows.length === 0) {
     return (

@@ -3,7 +3,7 @@ import { type ReactNode, useState } from "react";
 import { client, reply, type Schemas } from "../api/client";
 import { useMoment, useText } from "../i18n";
 import { Badge, Button, Dialog } from "../shell/kit";
-import { EmptyState, ErrorState, Loading } from "../shell/states";
+import { EmptyState, ErrorState, Loading, NotYet } from "../shell/states";
 import { Table } from "../shell/Table";
 
 type Run = Schemas["RunReply"];
@@ -18,8 +18,7 @@ export function MailRuns(): ReactNode {
     queryFn: ({ signal }) => reply(client.GET("/v1/agent-runs", { signal })) as Promise<readonly Run[]>,
     refetchInterval: 10_000,
   });
-  if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;
-  if (found.isPending) return <Loading />;
+  if (found.error !== null || found.isPending) return <NotYet of={[found]} />;
   if (found.data.length === 0) {
     return (
       <EmptyState title={say("noRuns")}>

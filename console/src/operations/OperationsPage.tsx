@@ -7,7 +7,7 @@ import { SECONDS, useMoment, useSpeech, useText } from "../i18n";
 import { conversationAddress } from "../shell/addresses";
 import { Badge, Button, chosenInSight, PageHead, type Tone } from "../shell/kit";
 import { useSession } from "../shell/Session";
-import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
+import { EmptyState, ErrorState, Loading, NotYet, ScopeMissing } from "../shell/states";
 import { More, pagesOf, Table } from "../shell/Table";
 import { ChatDecisions } from "./ChatDecisions";
 import { costOf, durationOf } from "./figures";
@@ -159,8 +159,7 @@ function Jobs(): ReactNode {
     queryFn: ({ signal }) => reply(client.GET("/v1/jobs", { params: { query: { limit: LIMIT } }, signal })),
     refetchInterval: AGAIN_MS,
   });
-  if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;
-  if (found.isPending) return <Loading />;
+  if (found.error !== null || found.isPending) return <NotYet of={[found]} />;
   if (found.data.jobs.length === 0) return <EmptyState title={say("noJobs")} />;
   return (
     <>
@@ -203,8 +202,7 @@ function DeadLetters(): ReactNode {
       }
     },
   });
-  if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;
-  if (found.isPending) return <Loading />;
+  if (found.error !== null || found.isPending) return <NotYet of={[found]} />;
   return (
     <>
       <p role="status" className={replay.isSuccess ? "" : "visually-hidden"}>
@@ -258,8 +256,7 @@ function Events(): ReactNode {
       reply(client.GET("/v1/events", { params: { query: { limit: 50, ...before } }, signal })),
     ),
   );
-  if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;
-  if (found.isPending) return <Loading />;
+  if (found.error !== null || found.isPending) return <NotYet of={[found]} />;
   const rows = found.data.pages.flatMap((page) => page.events);
   return (
     <>
@@ -300,8 +297,7 @@ function ModelCalls(): ReactNode {
       reply(client.GET("/v1/model-calls", { params: { query: { limit: LIMIT, ...before } }, signal })),
     ),
   );
-  if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;
-  if (found.isPending) return <Loading />;
+  if (found.error !== null || found.isPending) return <NotYet of={[found]} />;
   const rows = found.data.pages.flatMap((page) => page.calls);
   if (rows.length === 0) {
     return (
@@ -360,8 +356,7 @@ function Latency(): ReactNode {
     queryFn: ({ signal }) => reply(client.GET("/v1/operations/latency", { signal })),
     refetchInterval: AGAIN_MS,
   });
-  if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;
-  if (found.isPending) return <Loading />;
+  if (found.error !== null || found.isPending) return <NotYet of={[found]} />;
   const ms = (value: number | null): string => (value === null ? "–" : durationOf(value, language));
   return (
     <Table

@@ -3,7 +3,7 @@ import type { ReactNode } from "react";
 import { client, reply, type Schemas } from "../api/client";
 import { useMoment, useSpeech, useText } from "../i18n";
 import { Badge, type Tone } from "../shell/kit";
-import { EmptyState, ErrorState, Loading } from "../shell/states";
+import { EmptyState, NotYet } from "../shell/states";
 import { Table } from "../shell/Table";
 import { durationOf, totalOf } from "./figures";
 import { Tile } from "./Tile";
@@ -24,8 +24,7 @@ export function VoiceAgents(): ReactNode {
     queryFn: ({ signal }) => reply(client.GET("/v1/operations/voice", { signal })),
     refetchInterval: AGAIN_MS,
   });
-  if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;
-  if (found.isPending) return <Loading />;
+  if (found.error !== null || found.isPending) return <NotYet of={[found]} />;
   const { missing, manager, agents, notAccepted } = found.data;
   if (missing !== null || manager === null) {
     return (

@@ -6,7 +6,7 @@ import { shortId } from "../flows/queries";
 import { useMoment, useText } from "../i18n";
 import { versionAddress } from "../shell/addresses";
 import { Badge, type Tone } from "../shell/kit";
-import { ErrorState, Loading } from "../shell/states";
+import { NotYet } from "../shell/states";
 import type { OfFlow } from "./parts";
 
 type Change = Schemas["FlowChangeReply"];
@@ -31,8 +31,7 @@ export function History({ flow }: OfFlow): ReactNode {
   const say = useText("publishing");
   const moment = useMoment();
   const found = useQuery(historyQuery(flow.id));
-  if (found.error !== null) return <ErrorState error={found.error} retry={() => void found.refetch()} />;
-  if (found.isPending) return <Loading />;
+  if (found.error !== null || found.isPending) return <NotYet of={[found]} />;
   return (
     <>
       <ol className="history">

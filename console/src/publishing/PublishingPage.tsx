@@ -7,7 +7,7 @@ import { useText } from "../i18n";
 import { flowAddress } from "../shell/addresses";
 import { chosenInSight, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
-import { EmptyState, ErrorState, Loading, NotFound, ScopeMissing } from "../shell/states";
+import { EmptyState, NotFound, NotYet, ScopeMissing } from "../shell/states";
 import { Compare } from "./Compare";
 import { History } from "./History";
 import { Migrate } from "./Migrate";
@@ -26,14 +26,7 @@ export default function PublishingPage(): ReactNode {
   const flows = useQuery({ ...flowsQuery, enabled: may("designer") });
   const versions = useQuery({ ...versionsQuery(flowId), enabled: may("designer") });
   if (!may("designer")) return <ScopeMissing scope="designer" />;
-  const error = flows.error ?? versions.error;
-  if (flows.data === undefined || versions.data === undefined) {
-    const retry = (): void => {
-      void flows.refetch();
-      void versions.refetch();
-    };
-    return error === null ? <Loading /> : <ErrorState error={error} retry={retry} />;
-  }
+  if (flows.data === undefined || versions.data === undefined) return <NotYet of={[flows, versions]} />;
   const flow = flows.data.find((each) => each.id === flowId);
   if (flow === undefined) return <NotFound />;
   const chosen = PANES.find((pane) => pane === address.get("show")) ?? "tags";

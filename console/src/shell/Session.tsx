@@ -14,7 +14,7 @@ import { ROOT } from "../api/early";
 import { forgetKey, type Scope, takeKey, type Who, who } from "../api/session";
 import { useText } from "../i18n";
 import { Button, Covered, Field } from "./kit";
-import { ErrorState, Loading } from "./states";
+import { ErrorState, NotYet } from "./states";
 
 interface SignedIn {
   readonly who: Who;
@@ -64,8 +64,7 @@ export function Session({ children }: { readonly children: ReactNode }): ReactNo
   if (session === null) {
     const refused = known.error instanceof Refused && known.error.status === 401;
     if (refused) return <SignIn again={again} />;
-    if (known.error !== null) return <ErrorState error={known.error} retry={() => void known.refetch()} />;
-    return <Loading />;
+    return <NotYet of={[known]} />;
   }
   return (
     <SessionContext value={session}>

@@ -84,6 +84,19 @@ export function ErrorState({
   );
 }
 
+interface NotYetProps {
+  readonly of: readonly { readonly error: Error | null; readonly refetch: () => Promise<unknown> }[];
+}
+
+/** In the place of what is asked for: that it is under way, or why it is not there. */
+export function NotYet({ of }: NotYetProps): ReactNode {
+  const error = of.find((each) => each.error !== null)?.error ?? null;
+  const retry = (): void => {
+    for (const each of of) void each.refetch();
+  };
+  return error === null ? <Loading /> : <ErrorState error={error} retry={retry} />;
+}
+
 /** The error of what was done last, if it failed. */
 export function lastError(
   ...done: readonly { readonly error: Error | null; readonly submittedAt: number }[]
