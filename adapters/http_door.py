@@ -9,6 +9,8 @@
 Whoever breaks a rule gets a problem document (RFC 9457) where no reply has begun, and the connection closes.
 What it still sends is thrown away for `linger_s` seconds, since a reset would take the reply from it.
 A request that arrives in one piece, as nearly all do, costs no timer.
+
+A request that a server which stops has cut off gets 503 `stopping` where no reply has begun.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ from typing import Any, cast
 import httptools
 import orjson
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from flow_engine.errors import CallTheOperator
 from flow_engine.problems import problem_document
@@ -38,6 +40,21 @@ class DoorLimits:
     body_s: float = 20.0
     linger_s: float = 2.0
     taken_s: float = 60.0
+
+
+STOPPING = orjson.dumps(
+    problem_document(
+        503,
+        "Try again later",
+        "stopping",
+        "this process stops: repeat the request, with the same Idempotency-Key",
+    )
+)
+STOPPING_HEADERS = [
+    (b"content-type", b"application/problem+json"),
+    (b"content-length", b"%d" % len(STOPPING)),
+    (b"retry-after", b"1"),
+]
 
 
 class Door(HttpToolsProtocol):
@@ -136,6 +153,18 @@ class Door(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._body_open = False
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        async def cut_off(scope: Any, receive: Any, send: Any) -> None:
+            try:
+                await app(scope, receive, send)
+            except asyncio.CancelledError:  # by a server that stops: nobody else cancels it
+                if cycle.response_started:
+                    raise
+                await send({"type": "http.response.start", "status": 503, "headers": STOPPING_HEADERS})
+                await send({"type": "http.response.body", "body": STOPPING})
+
+        super()._start_asgi_task(cycle, cut_off)
 
     # What is taken -----------------------------------------------------------------------------------
 

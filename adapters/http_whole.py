@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from adapters.http_door import Door
+from adapters.http_door import STOPPING, STOPPING_HEADERS, Door
 
 _SIGNS = rb"A-Za-z0-9._~%:@!$&'()*+,;="
 _LINE = re.compile(rb"([A-Z]++) (/[%b/-]*+)(?:\?([%b/?-]*+))? HTTP/1\.1\r\n" % (_SIGNS, _SIGNS))
@@ -193,7 +193,10 @@ class WholeRequests(Door):
             try:
                 response = await answer(body)
                 status, headers, content = response.status_code, response.raw_headers, response.body
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  as uvicorn's: a stop cancels
+            except asyncio.CancelledError:  # by a server that stops
+                exchange.keep_alive = False
+                status, headers, content = 503, STOPPING_HEADERS, STOPPING
+            except Exception as error:  # noqa: BLE001  as uvicorn's
                 _log.error("Exception in ASGI application\n", exc_info=error)
                 exchange.keep_alive = False
                 status, headers, content = 500, _BROKEN_HEADERS, _BROKEN

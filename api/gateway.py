@@ -7,7 +7,6 @@ no body, no header, no path with its ids, nothing about a person.
 import logging
 import re
 import time
-from asyncio import CancelledError
 from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from api.endpoints import Call, Endpoint
 from api.openapi import plain_path
 from api.problems import error_response
 from api.tallies import TalliedCounter, TalliedHistogram
-from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError, RetryLater
+from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, FlowEngineError
 from flow_engine.ports.telemetry import IDS_LOGGED, Tracing
 
 MAX_BODY_BYTES = 1_200_000  # a document of 1 MB with room for what JSON adds
@@ -145,9 +144,7 @@ class Guarded:
             if scope["query_string"] and self._queries is not None:
                 await call.refuse_wrong_parameters(self._queries)
             response = await endpoint.handler(call)
-        except (FlowEngineError, CancelledError) as ended:
-            # A server that stops cancels what it cannot wait for: its sender asks another process.
-            error = _stopping() if isinstance(ended, CancelledError) else ended
+        except FlowEngineError as error:
             code = error.code
             response = error_response(error)
             self._way_in.metrics.problem(code)
@@ -226,10 +223,6 @@ def _refuse_body(body: bytes, queries: Iterable[str]) -> None:
         message = "this call takes no body" + (f"; accepted in its query are {accepted}" if accepted else "")
         findings = [Finding(found.pointer, found.code, message) for found in refused.findings]
         raise CorrectTheInput(refused.code, message, findings) from None
-
-
-def _stopping() -> RetryLater:
-    return RetryLater("stopping", "this process stops: repeat the request, with the same Idempotency-Key")
 
 
 def _too_large() -> CorrectTheInput:

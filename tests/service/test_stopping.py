@@ -8,8 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -76,8 +77,22 @@ async def test_a_client_that_does_not_read_its_reply_holds_no_end_up(
             await serving
 
 
+class _Whole:
+    """Answers from the whole body what the application below it would answer."""
+
+    def __init__(self, app: Guarded) -> None:
+        self._app = app
+
+    def answer_to(self, scope: dict[str, Any]) -> Callable[[bytes], Awaitable[Response]]:
+        return partial(self._app.answer, scope, None)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("not asked so")
+
+
+@pytest.mark.parametrize("whole", [False, True])
 async def test_a_request_that_takes_longer_than_a_stop_is_told_to_be_repeated(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, *, whole: bool
 ) -> None:  # F15, F42: it got 500, which agents do not repeat
     monkeypatch.setattr(running, "FINISHED_WITHIN_S", 0.2)
     began = asyncio.Event()
@@ -87,7 +102,8 @@ async def test_a_request_that_takes_longer_than_a_stop_is_told_to_be_repeated(
         return await asyncio.get_running_loop().create_future()
 
     endpoint = for_agents("POST /slow", slow, "", None)
-    app = Guarded(endpoint, WayIn(LocalOnly(), Metrics(), Untraced()))
+    guarded = Guarded(endpoint, WayIn(LocalOnly(), Metrics(), Untraced()))
+    app = _Whole(guarded) if whole else guarded
     listening = listen("127.0.0.1", 0)
     server = uvicorn.Server(running.server_config(cast("Any", app)))
     serving = asyncio.create_task(server.serve([listening]))
