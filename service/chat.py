@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import cast
 
@@ -105,17 +104,14 @@ async def chat_service(
             store, bus, answering, flows, idle_s=chat.chat_idle_s, observer=observer, tracing=tracing
         )
         tokens = partial(_tokens, store, clock)
-        endpoints = [
-            *AgentRoutes(table).endpoints(),
-            *SessionRoutes(sessions, answering, accounts, tokens, flows.people).endpoints(),
-        ]
+        of_sessions = SessionRoutes(sessions, answering, accounts, tokens, flows.people)
+        endpoints = [*AgentRoutes(table).endpoints(), *of_sessions.endpoints()]
         probes = {"memory": stores.ready, "flows": database.connection.ready}
         scrape = partial(metrics_of, observer)
         app = chat_app(endpoints, sessions, tokens, KeyDoor(authenticator), probes, scrape, tracing)
         for tenant_id in authenticator.tenants():
             await table.rows(tenant_id)
-        kept = timedelta(days=chat.chat_keep_days)
-        await stack.enter_async_context(accounts.forgetting(authenticator.tenants(), kept))
+        await stack.enter_async_context(accounts.forgetting(authenticator.tenants(), chat.chat_keep_days))
         await stack.enter_async_context(sessions.running())
         yield ChatService(app, table, sessions)
 

@@ -142,8 +142,9 @@ class Accounts:
         return {**total, "cost": sum(known) if len(known) == len(costs) else None}
 
     @asynccontextmanager
-    async def forgetting(self, tenants: Collection[str], kept: timedelta) -> AsyncGenerator[None]:
-        """While this is open, what is older than that is deleted, once an hour."""
+    async def forgetting(self, tenants: Collection[str], kept_days: int) -> AsyncGenerator[None]:
+        """While this is open, what is older than so many days is deleted, once an hour."""
+        kept = timedelta(days=kept_days)
 
         async def forget() -> None:
             outage = Outage(log, "accounts_not_forgotten", "accounts_forgotten_again")

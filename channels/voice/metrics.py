@@ -69,8 +69,7 @@ class Counting:
             ("outcome",),
         )
         self._barge_ins = self._counter(
-            "flow_engine_voice_barge_ins",
-            "Times that a caller spoke, or pressed a key, while the agent could be heard.",
+            "flow_engine_voice_barge_ins", "Times that a caller spoke or pressed a key over the agent."
         )
         self._dropped = self._counter(
             "flow_engine_voice_dropped_frames",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -314,7 +313,7 @@ async def test_accounts_are_kept_for_their_days_and_then_deleted_with_all_that_c
         if message == "m-1":
             await accounts.routed(ref, "m-0", uses)  # whose model failed
     clock.advance(days=10, seconds=1)
-    async with accounts.forgetting(["other", "t"], timedelta(days=30)):
+    async with accounts.forgetting(["other", "t"], 30):
         async with asyncio.timeout(30):
             while len(await stores[2].list("t", None)) > 1:
                 await asyncio.sleep(0.01)
