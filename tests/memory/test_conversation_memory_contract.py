@@ -25,6 +25,7 @@ from flow_engine.idempotency import IdempotencyKey, KeptReply
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.runtime import storage
 from flow_engine.runtime.memory import PreviousContact
+from flow_engine.runtime.mining_state import MiningState
 from flow_engine.runtime.storage import (
     AlreadyAnswered,
     Committed,
@@ -192,6 +193,14 @@ class TestCompareAndSet:
         assert await talk.commit(1, expected_memory_revision=0, **guarded) == Conflict()
         assert (await load(talk)).revision == 1
         assert isinstance(await talk.commit(1, expected_memory_revision=1, **guarded), Committed)
+
+    async def test_of_two_readings_of_one_dialogue_the_first_counts(self, talk: Conversation) -> None:  # F37
+        await talk.start()
+        for expected, read in ((0, "m1"), (1, "m2")):
+            reading = {"mining": MiningState(mined_through=read), "set_mined": {"name": written(read)}}
+            assert await talk.commit(1, expected_mining_revision=1 - expected, **reading) == Conflict()
+            assert isinstance(await talk.commit(1, expected_mining_revision=expected, **reading), Committed)
+        assert (await load(talk)).mined["name"] == written("m2")
 
     async def test_of_many_on_one_revision_exactly_one_wins(self, talk: Conversation) -> None:  # F15
         await talk.start()
@@ -474,6 +483,9 @@ class TestExpiry:
         self, talk: Conversation
     ) -> None:  # F16
         await talk.start()
+        begun = (await talk.expiries_ms()).values()
+        assert max(begun) - min(begun) <= 1_000
+        assert min(begun) >= (LIFETIME_S - 5) * 1_000
         await talk.commit(1)
         await client_of(talk.store).hset(talk.keys[0], "journaled", "by another release")
         await talk.commit(

@@ -83,6 +83,9 @@ class Processes:
             if isinstance(outcome, Conflict):  # whoever loses gets what is stored in the same trip
                 assert outcome.newer == stored
                 assert manager.held(ref) in (None, stored)
+        if isinstance(outcome, Committed) and (own := manager.held(ref)) is not None:
+            now_stored = await self.managers["nothing"].load(ref)
+            assert own.state == now_stored.state  # else the next commit on it would lose
 
     def changes(self, action: str, ref: ConversationRef, base: LoadedConversation) -> dict[str, Any] | None:
         if action == "start":
