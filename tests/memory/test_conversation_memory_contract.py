@@ -476,6 +476,11 @@ class TestPreviousContacts:
         await talk.commit(1, session=session(talk.ref, 2), previous_contacts=tuple(remembered[:3]))
         await talk.commit(2, session=session(talk.ref, 3), previous_contacts=tuple(remembered[3:]))
         assert list((await load(talk)).previous_contacts) == remembered
+        many = tuple(PreviousContact(T0, "phone", f"résumé {n}") for n in range(2_001))
+        await talk.commit(
+            3, session=session(talk.ref, 4), previous_contacts=many, rewrite_previous_contacts=True
+        )
+        assert (await load(talk)).previous_contacts == many
 
 
 class TestExpiry:
