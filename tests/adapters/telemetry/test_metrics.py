@@ -1,4 +1,4 @@
-"""Metrics after a small story, the table that documents them, and the dashboard that reads them (F36)."""
+"""Metrics after a small story, the table that documents them, the dashboard and the alerts (F36)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import orjson
 import pytest
 import structlog.testing
 import yaml
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 
 from adapters.models.scripted import Answers, Fails
 from api.gateway import Metrics
+from channels.voice.metrics import Counting
 from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
@@ -31,14 +32,21 @@ pytestmark = pytest.mark.anyio
 OWN = OwnProcess("here:1", "serve", "0.1.0", T0)
 ROOT = Path(__file__).parents[3]
 DASHBOARD = ROOT / "deploy/grafana/flow-engine.json"
+ALERTS = ROOT / "deploy/alerts.yml"
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+OF_THE_SCRAPE = {"job", "instance", "process"}
+"""Labels that Prometheus adds, the last one by the rules of `deploy/prometheus.yml`."""
 FINDS = Answers({"values": {"var_string": "ECG", "var_number": "abc", "x": 1}, "checkpoints": []})
 
 
-def families() -> list[Metric]:
+def registry_of_serve() -> CollectorRegistry:
     observer = own_observer()
     Metrics(observer.registry)
-    return list(observer.registry.collect())
+    return observer.registry
+
+
+def families() -> list[Metric]:
+    return list(registry_of_serve().collect())
 
 
 def family_name(metric: Metric) -> str:
@@ -264,22 +272,46 @@ class TestDocumented:
             assert metric.documentation.endswith(".")
 
 
+def exported(*registries: CollectorRegistry) -> dict[str, set[str]]:
+    """The labels of each sample, by its name."""
+    return {
+        metric.name + suffix: {
+            *vars(vars(registry)["_names_to_collectors"][metric.name])["_labelnames"],
+            *({"le"} if suffix == "_bucket" else ()),
+        }
+        for registry in registries
+        for metric in registry.collect()
+        for suffix in SUFFIXES[metric.type]
+    }
+
+
+def metrics_named(expression: str, known: dict[str, set[str]]) -> set[str]:
+    """By an expression that is whole and names only what is `known`, with labels that it has."""
+    assert expression.count("(") == expression.count(")")
+    assert expression.count("{") == expression.count("}")
+    bare = re.sub(r'"[^"]*"', "", expression)
+    names = set(re.findall(r"\b(?:flow_engine_\w+|up)\b", bare))
+    assert names, expression
+    assert names <= known.keys(), (expression, names - known.keys())
+    for name, selector in re.findall(r"(\w+)\{([^}]*)\}", bare):
+        assert set(re.findall(r"\w+", selector)) <= known[name] | OF_THE_SCRAPE, expression
+    of_any = set[str]().union(*(known[name] for name in names))
+    for grouped in re.findall(r"\bby \(([^)]*)\)", bare):
+        assert set(re.findall(r"\w+", grouped)) <= of_any | OF_THE_SCRAPE, expression
+    return names
+
+
 def panels(dashboard: Any) -> Iterator[Any]:
     return (panel for panel in dashboard["panels"] if panel["type"] != "row")
 
 
 class TestDashboard:
-    def test_every_expression_names_only_metrics_that_exist(self) -> None:  # F36
-        known = {m.name + suffix for m in families() for suffix in SUFFIXES[m.type]}
+    def test_every_expression_names_only_metrics_and_labels_that_exist(self) -> None:  # F36
+        known = exported(registry_of_serve())
         used: set[str] = set()
         for panel in panels(orjson.loads(DASHBOARD.read_bytes())):
             for target in panel["targets"]:
-                names = set(re.findall(r"\bflow_engine_\w+", target["expr"]))
-                assert names, panel["title"]
-                assert names <= known, (panel["title"], names - known)
-                assert target["expr"].count("(") == target["expr"].count(")")
-                assert target["expr"].count("{") == target["expr"].count("}")
-                used |= names
+                used |= metrics_named(target["expr"], known)
         shown = {m.name for m in families() if used & {m.name + suffix for suffix in SUFFIXES[m.type]}}
         assert shown == {m.name for m in families()}, "every metric is on the dashboard"
 
@@ -310,3 +342,37 @@ class TestDashboard:
         (job,) = config["scrape_configs"]
         assert job["metrics_path"] == "/metrics"
         assert all(group["targets"] for group in job["static_configs"])
+
+
+class TestAlerts:
+    def test_every_rule_names_only_metrics_and_labels_that_exist(self) -> None:  # F36
+        known = exported(registry_of_serve(), Counting().registry) | {"up": set()}
+        for rule in alert_rules():
+            names = metrics_named(rule["expr"], known)
+            kept = set(re.findall(r"\w+", " ".join(re.findall(r"\bby \(([^)]*)\)", rule["expr"]))))
+            of_up = OF_THE_SCRAPE if names == {"up"} else set[str]()
+            assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= kept | of_up
+
+    def test_every_rule_says_how_bad_it_is_and_where_stands_what_to_do(self) -> None:  # F36
+        headings = re.findall(r"^### (\w+)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
+        alerts = [rule["alert"] for rule in alert_rules()]
+        assert headings[headings.index(alerts[0]) :][: len(alerts)] == alerts
+        for rule in alert_rules():
+            assert rule["labels"] in ({"severity": "critical"}, {"severity": "warning"})
+            assert re.fullmatch(r"\d+[mh]", rule["for"])
+            assert rule["annotations"]["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
+
+    def test_prometheus_loads_them_and_sets_the_labels_that_they_name(self) -> None:
+        config = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text(encoding="utf-8"))
+        assert [ROOT / "deploy" / name for name in config["rule_files"]] == [ALERTS]
+        (job,) = config["scrape_configs"]
+        assert job["job_name"] == "flow-engine"
+        assert [rule["target_label"] for rule in job["relabel_configs"]] == ["process"]
+
+
+def alert_rules() -> list[Any]:
+    return [
+        rule
+        for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+        for rule in group["rules"]
+    ]
