@@ -275,6 +275,9 @@ class RedisPyDriver:
         if self.single_node and info.get("cluster_enabled"):
             told = "Redis is a node of a cluster, and is asked as one with FLOW_ENGINE_REDIS_CLUSTER=true"
             raise CallTheOperator("memory_refused", told)
+        if "role" not in info:
+            told = "a Sentinel was asked, which keeps nothing; name Redis itself, or a proxy to its primary"
+            raise CallTheOperator("memory_refused", told)
         if info.get("loading"):  # it says that it keeps no append only file, until it has read that
             raise exceptions.BusyLoadingError
         covers = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from flow_engine.errors import CallTheOperator, RetryLater
 from memory.connection import RedisMemory, connect
 from tests.ports import free_port
 from tests.proof.link import Link
-from tests.redis_fixture import CLUSTER, DURABLE, LAST_SLOT, StartRedis
+from tests.redis_fixture import CLUSTER, DURABLE, LAST_SLOT, StartRedis, end, require_redis, spawn
 
 pytestmark = pytest.mark.anyio
 WITHIN_S = 30.0
@@ -100,6 +101,21 @@ async def test_another_primary_under_the_same_address_is_found(
         with second.client() as client:
             assert client.keys("*calls*")
         await memory.close()
+
+
+async def test_the_address_of_a_sentinel_is_told_as_such(tmp_path: Path) -> None:  # F44
+    """The start ended in a traceback."""
+    require_redis()
+    port, config = free_port(), tmp_path / "sentinel.conf"
+    config.write_text(f"port {port}\nbind 127.0.0.1\n")
+    sentinel = spawn(["redis-server", str(config), "--sentinel"], tmp_path / "log")
+    memory = connect(f"redis://127.0.0.1:{port}/0")
+    try:
+        with pytest.raises(CallTheOperator, match="a Sentinel was asked"):
+            await ready(memory)
+    finally:
+        await memory.close()
+        end(sentinel)
 
 
 async def test_a_primary_of_a_cluster_that_became_a_replica_is_not_asked_for_ever(
