@@ -37,11 +37,17 @@ COLLECTED_WITHIN_S = 3.0
 """A worker that is later counts with what it had counted before."""
 ANSWERED_WITHIN_S = 8.0
 """A supervisor that is later fails the scrape."""
+LOOKS_EVERY_S = 5.0
+HANGS_AFTER_LOOKS = 6
+"""A worker that answers none of so many in a row is killed. They are counted, not the seconds: a pause of the
+whole machine is one look."""
 
-READY, ASK, SAMPLES = b"r", b"a", b"s"
-"""First bytes of a worker's messages: it serves; it asks for everybody's metrics; here are its own (JSON)."""
-COLLECT, MERGED, LEAVE = b"c", b"m", b"l"
-"""First bytes of messages to it: send yours; here are everybody's (text); another one has taken over."""
+READY, ASK, SAMPLES, ALIVE = b"r", b"a", b"s", b"v"
+"""First bytes of a worker's messages: it serves; it asks for everybody's metrics; here are its own (JSON); it
+has been looked at."""
+COLLECT, MERGED, LEAVE, LOOK = b"c", b"m", b"l", b"k"
+"""First bytes of messages to it: send yours; here are everybody's (text); another one has taken over; answer
+that you live."""
 
 log: Any = structlog.get_logger("flow_engine.service")
 
@@ -57,6 +63,7 @@ class _Worker:
     ready: bool = False
     leaving: bool = False
     killed_at: float = float("inf")
+    unanswered: int = 0
     counted: Families = field(default_factory=Families)
 
 
@@ -71,10 +78,13 @@ class Supervisor:
         serve: Callable[[socket.socket, Connection], None],
         *,
         all_ready: Callable[[], None],
+        looks_every_s: float = LOOKS_EVERY_S,
     ) -> None:
         self._listening = listening
         self._serve = serve
         self._all_ready = all_ready
+        self._looks_every_s = looks_every_s
+        self._looks_at = 0.0
         self._sockets: list[socket.socket | None] = [listening() for _ in range(workers)]
         self._workers: list[_Worker] = []
         self._failed_early = [0] * workers
@@ -107,10 +117,11 @@ class Supervisor:
                             log.error("worker_not_started", worker=slot, reason=str(error))
                             self._close_socket(slot)
                             self._starts_at[slot] = time.monotonic() + BACKOFF_S[-1]
+                    self._look_at_all()
                     channels = (worker.channel for worker in self._workers if worker.channel is not None)
                     killed_at = (worker.killed_at for worker in self._workers)
-                    until = min([*self._starts_at.values(), self._collect_until, *killed_at])
-                    left_s = None if until == float("inf") else max(0.0, until - time.monotonic())
+                    until = min([*self._starts_at.values(), self._collect_until, self._looks_at, *killed_at])
+                    left_s = max(0.0, until - time.monotonic())
                     wait([woken, *channels, *(worker.process.sentinel for worker in self._workers)], left_s)
                     with suppress(BlockingIOError):
                         woken.recv(4096)
@@ -205,6 +216,19 @@ class Supervisor:
             self._all_ready()
             self._all_ready = lambda: None
 
+    def _look_at_all(self) -> None:
+        """One that lives and answers nobody would keep its connections, and get its share of new ones."""
+        if time.monotonic() < self._looks_at:
+            return
+        self._looks_at = time.monotonic() + self._looks_every_s
+        for worker in self._workers:
+            if worker.ready and worker.killed_at == float("inf"):
+                if worker.unanswered == HANGS_AFTER_LOOKS:
+                    log.error("worker_hangs", pid=worker.process.pid, worker=worker.slot)
+                    worker.process.kill()
+                worker.unanswered += 1
+                _send(worker, LOOK)
+
     def _stop(self) -> None:
         left_s = 0.0 if self._stopping else GRACE_S
         self._stopping = True
@@ -226,6 +250,7 @@ class Supervisor:
         try:
             while worker.channel is not None and worker.channel.poll():
                 message = worker.channel.recv_bytes()
+                worker.unanswered = 0
                 match message[:1]:
                     case b"r":
                         worker.ready = True
@@ -234,6 +259,8 @@ class Supervisor:
                             self._took_over(worker)
                     case b"a":
                         self._asking.append(worker)
+                    case b"v":
+                        pass
                     case _:
                         worker.counted = orjson.loads(message[1:])
                         self._asked.discard(worker)
@@ -286,6 +313,8 @@ class ChannelEnd:
                 match message[:1]:
                     case b"c":
                         self._tell(registry)
+                    case b"k":
+                        self._channel.send_bytes(ALIVE)
                     case b"m":
                         scrapes, self._scrapes = self._scrapes, []
                         for scrape in scrapes:
@@ -299,7 +328,8 @@ class ChannelEnd:
 
         loop.add_reader(self._channel.fileno(), hear)
         os.set_blocking(self._channel.fileno(), True)  # uvloop has changed it; a message is written whole
-        self._channel.send_bytes(READY)
+        with suppress(OSError):  # nobody looks after it already, which `hear` finds out
+            self._channel.send_bytes(READY)
 
     async def merged(self) -> bytes:
         """Every worker's metrics, in Prometheus's text format. Raises RetryLater `metrics_unavailable`."""

@@ -1,8 +1,9 @@
 """`python -m tests.service.small_workers N`: the real supervisor over workers that load nothing.
 
 A worker answers one line a connection: `pid`, `wait SECONDS`, `scrape`. A line of digits on standard output
-is the port, the others are the log. With an exit status in REFUSES no worker starts. While the folder that
-HOLDS names is there none gets ready; one that has begun to start leaves a file with its pid in it.
+is the port, the others are the log. They are looked at every LOOKS_EVERY_S seconds. With an exit status in
+REFUSES no worker starts. While the folder that HOLDS names is there none gets ready; one that has begun to
+start leaves a file with its pid in it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from adapters.http_door import listen
 from service.logs import configure_logging
-from service.supervisor import ChannelEnd, Supervisor
+from service.supervisor import LOOKS_EVERY_S, ChannelEnd, Supervisor
 
 
 def serve(listening: socket.socket, channel: Connection) -> None:
@@ -93,6 +94,7 @@ def main() -> int:
         partial(listen, "127.0.0.1", port, shared=True),
         serve,
         all_ready=lambda: print(port, flush=True),
+        looks_every_s=float(os.environ.get("LOOKS_EVERY_S", LOOKS_EVERY_S)),
     )
     first.close()
     return workers.run()

@@ -128,6 +128,17 @@ def test_a_worker_that_dies_is_started_again_ever_later_and_the_log_says_so(tmp_
             assert [event["again_in_s"] for event in ended] == [0.1, 0.5]
 
 
+def test_a_worker_that_lives_and_answers_nobody_is_killed_and_started_again(tmp_path: Path) -> None:  # F42
+    """Whoever was connected to it waited for ever, as did its share of all who connected later."""
+    with running(tmp_path, LOOKS_EVERY_S="0.3") as workers:
+        victim = min(workers.pids(2))
+        os.kill(victim, signal.SIGSTOP)
+        waiting = [workers.ask_meanwhile("pid") for _ in range(2)]
+        until(lambda: any(event["pid"] == victim for event in workers.events("worker_hangs")))
+        assert all(each.result(WITHIN_S) != str(victim) for each in waiting)
+        assert victim not in workers.pids(2)
+
+
 def test_a_worker_that_cannot_be_started_again_leaves_the_others_serving(tmp_path: Path) -> None:
     """As where the machine has no room for another process: all were killed at once."""
     with running(tmp_path) as workers:
