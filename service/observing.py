@@ -36,7 +36,7 @@ COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "revision_conflicts": ("Requests given up after too many lost commits.", ()),
     "forks": ("Conversations forked from another one.", ()),
     "replays": ("Requests answered with the reply that their Idempotency-Key has got before.", ()),
-    "store_errors": ("Calls that a store did not answer.", ("store",)),
+    "store_errors": ("Calls that a store did not answer, looks that found it not ready.", ("store",)),
     "jobs_done": ("Background jobs done.", ("kind",)),
     "jobs_failed": ("Attempts at background jobs that failed.", ("kind",)),
     "jobs_buried": ("Background jobs given up.", ("kind",)),
@@ -252,8 +252,8 @@ class Watch:
         self._pause = pause
         self._stopwatch = stopwatch
         self._probes = (
-            (ready, Outage(log, "memory_not_ready", "memory_ready_again")),
-            (flows_ready, Outage(log, "flow_store_not_ready", "flow_store_ready_again")),
+            ("memory", ready, Outage(log, "memory_not_ready", "memory_ready_again")),
+            ("flows", flows_ready, Outage(log, "flow_store_not_ready", "flow_store_ready_again")),
         )
 
     @asynccontextmanager
@@ -304,11 +304,12 @@ class Watch:
 
     async def look_at_readiness(self) -> None:
         """Logs once what readiness would say, with the reason as the driver has it, and once that all is well
-        again: whoever is never asked tells it too."""
-        for ready, outage in self._probes:
+        again: whoever is never asked tells it too. Each time that it is not, a store error is counted."""
+        for store, ready, outage in self._probes:
             try:
                 await ready()
             except (RetryLater, CallTheOperator) as wrong:
+                self._observer.count("store_errors", store=store)
                 outage.met(wrong)
             else:
                 outage.ended()

@@ -160,7 +160,7 @@ class TestStory:
             assert wrong["reason"] == "FakeRedis is emulating a connection error."
             assert (again["event"], again["log_level"]) == ("memory_ready_again", "info")
 
-    async def test_a_flow_store_that_is_away_is_logged_though_nobody_asks(self) -> None:  # F36, F46
+    async def test_a_flow_store_that_is_away_is_told_though_nobody_asks(self) -> None:  # F36, F46
         answers = iter([True, False, False, True])
 
         async def ready() -> None:
@@ -172,6 +172,7 @@ class TestStory:
             with structlog.testing.capture_logs() as logged:
                 for _ in range(4):
                     await watch.look_at_readiness()
+            assert w.metric("store_errors_total", store="flows") == 2, "of which an alert tells"
         wrong, again = logged
         assert (wrong["event"], wrong["reason"]) == ("flow_store_not_ready", "refused")
         assert again["event"] == "flow_store_ready_again"
