@@ -9,7 +9,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -94,19 +94,21 @@ class Replica(ThreadingHTTPServer):
 @contextmanager
 def proxied(folder: Path, replicas: int, *, ended: int = 0) -> Iterator[int]:
     """The port of an nginx with the sample's rules before so many replicas, of which some have `ended`."""
-    with proxied_replicas(folder, [Replica() for _ in range(replicas)], ended) as port:
+    others = [free_port() for _ in range(ended)]
+    with proxied_replicas(folder, [Replica() for _ in range(replicas)], others) as port:
         yield port
 
 
 @contextmanager
-def proxied_replicas(folder: Path, servers: list[Replica], ended: int = 0) -> Iterator[int]:
+def proxied_replicas(folder: Path, servers: list[Replica], others: Sequence[int] = ()) -> Iterator[int]:
+    """`others` are ports where no replica answers."""
     with ExitStack() as stack:
         for server in servers:
             stack.enter_context(server)
             threading.Thread(target=server.serve_forever, daemon=True).start()
             stack.callback(server.shutdown)
         port = free_port()
-        ports = [*(free_port() for _ in range(ended)), *(server.server_port for server in servers)]
+        ports = [*others, *(server.server_port for server in servers)]
         upstreams = "".join(f"server 127.0.0.1:{each} fail_timeout=1s;" for each in ports)
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         folders = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
@@ -157,6 +159,21 @@ def test_requests_of_a_conversation_meet_one_replica_and_conversations_all_of_th
 def test_what_a_replica_that_has_ended_did_not_get_goes_to_another(tmp_path: Path) -> None:  # F42
     with proxied(tmp_path, 1, ended=1) as port:
         for number in range(20):
+            with urlopen(f"http://127.0.0.1:{port}/v1/prompt/talk{number}") as reply:
+                assert reply.status == 200
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_what_does_not_reach_a_replica_whose_machine_is_gone_goes_to_another(tmp_path: Path) -> None:  # F42
+    """Each request of its conversations waited for a minute, and got 504."""
+    with ExitStack() as stack:
+        gone = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):  # who comes when its queue is full gets no answer at all
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(gone.getsockname())
+        port = stack.enter_context(proxied_replicas(tmp_path, [Replica()], [gone.getsockname()[1]]))
+        for number in range(6):
             with urlopen(f"http://127.0.0.1:{port}/v1/prompt/talk{number}") as reply:
                 assert reply.status == 200
 
