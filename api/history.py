@@ -22,17 +22,16 @@ from api.endpoints import (
     whole_number,
 )
 from api.streams import EVENT_STREAM, EventStream, prefers_events
+from flow_engine.ports.dialogue import ConversationList
 from flow_engine.runtime.journal import ENTRIES_AT_MOST
 from flow_engine.use_cases.following import JournalStreams
 from flow_engine.use_cases.forking import ForkOrder, Forks
-from flow_engine.use_cases.history import (
+from flow_engine.use_cases.history import ConversationReply, History, JournalPage, MomentReply
+from flow_engine.use_cases.listing import (
     ConversationFilter,
     ConversationPage,
-    ConversationReply,
-    History,
-    JournalPage,
-    MomentReply,
     decode_cursor,
+    list_conversations,
 )
 from flow_engine.use_cases.recording_format import Recording
 from flow_engine.use_cases.recordings import Recordings
@@ -59,8 +58,14 @@ _FORK = TypeAdapter(Fork)
 
 class HistoryRoutes:
     def __init__(
-        self, history: History, recordings: Recordings, forks: Forks, streams: JournalStreams
+        self,
+        listing: ConversationList,
+        history: History,
+        recordings: Recordings,
+        forks: Forks,
+        streams: JournalStreams,
     ) -> None:
+        self._listing = listing
         self._history = history
         self._streams = streams
         self._recordings = recordings
@@ -86,7 +91,7 @@ class HistoryRoutes:
                 raise refused_parameter("cursor_invalid", message)
             followed = self._streams.follow_list(call.tenant_id, wanted, limit=limit)
             return EventStream(followed, self._room())
-        page = await self._history.conversations(call.tenant_id, wanted, limit=limit, cursor=cursor)
+        page = await list_conversations(self._listing, call.tenant_id, wanted, limit=limit, cursor=cursor)
         return json_response(page)
 
     async def conversation(self, call: Call) -> Response:

@@ -303,7 +303,7 @@ def _watching(
     streams = JournalStreams(history, transactor, journal, listing, at_once=settings.streams_at_once)
     dependencies.observer.asks("streams_open", lambda: streams.open)
     forks = Forks(history, transactor, journal, listing)
-    return HistoryRoutes(history, recordings, forks, streams), streams
+    return HistoryRoutes(listing, history, recordings, forks, streams), streams
 
 
 def _address(known_url: str | None) -> str:

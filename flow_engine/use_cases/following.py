@@ -15,7 +15,8 @@ from flow_engine.ports.dialogue import ConversationList, ConversationRef
 from flow_engine.runtime.journal import ConversationJournal
 from flow_engine.task_types import CLOSED
 from flow_engine.use_cases.delivery import READ_WITHIN
-from flow_engine.use_cases.history import ConversationFilter, ConversationRow, History, JournalRow
+from flow_engine.use_cases.history import History, JournalRow
+from flow_engine.use_cases.listing import ConversationFilter, ConversationRow, list_conversations
 from flow_engine.use_cases.transactor import Transactor
 
 STREAMS_AT_ONCE = 64
@@ -140,8 +141,8 @@ class JournalStreams:
         known: Mapping[str, ConversationRow] = {}
         while not self._stopping:
             try:
-                page = await self._history.conversations(
-                    tenant_id, wanted, limit=limit, examined_at_most=LIST_EXAMINED_AT_MOST
+                page = await list_conversations(
+                    self._index, tenant_id, wanted, limit=limit, examined_at_most=LIST_EXAMINED_AT_MOST
                 )
             except RetryLater:
                 yield ListFollowed()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from flow_engine.ports.dialogue import ConversationRef
-from flow_engine.use_cases import history
-from flow_engine.use_cases.history import ConversationFilter
+from flow_engine.use_cases import listing
+from flow_engine.use_cases.listing import ConversationFilter
 from tests.api.harness import Scene, clinic, entry, open_scene, over_many_contacts
 
 pytestmark = pytest.mark.anyio
@@ -223,8 +223,8 @@ class TestLists:
     async def test_one_that_would_look_at_too_many_says_that_it_was_cut(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(history, "EXAMINED_AT_ONCE", 2)
-        monkeypatch.setattr(history, "EXAMINED_AT_MOST", 4)
+        monkeypatch.setattr(listing, "EXAMINED_AT_ONCE", 2)
+        monkeypatch.setattr(listing, "EXAMINED_AT_MOST", 4)
         for number in range(6):
             await scene.started(conversationId=f"conv-{number}", contactId=f"call-{number}")
             scene.clock.advance(seconds=1)
