@@ -28,7 +28,7 @@ from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply
 from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases.designing import Designing
-from flow_engine.use_cases.publishing import FlowChange, flow_changes
+from flow_engine.use_cases.flow_overview import FlowChange, flow_changes
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import CHANNELS
 

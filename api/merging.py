@@ -11,7 +11,7 @@ from api.bodies import Body, Id
 from api.endpoints import Call, Endpoint, Parameter, for_designers, json_response
 from flow_engine.documents import Change, MergedVersion, Side, merged
 from flow_engine.use_cases.designing import MOST_MADE_FROM, Designing
-from flow_engine.use_cases.publishing import common_version
+from flow_engine.use_cases.flow_overview import common_version
 
 
 class MergeReply(MergedVersion):

@@ -13,6 +13,7 @@ from flow_engine.json_values import as_object
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases import publishing
+from flow_engine.use_cases.flow_overview import common_version
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submission, Submissions
 
@@ -97,7 +98,7 @@ class Designing:
         """
         flow = await self.flows.get_flow(tenant_id, flow_id)
         try:
-            lineage = [publishing.common_version(flow, made_from[-1], other_id), *made_from]
+            lineage = [common_version(flow, made_from[-1], other_id), *made_from]
         except ReloadAndDecide:  # `no_common_version`
             lineage = [*made_from]
         versions = {id: await self.document(tenant_id, flow_id, id) for id in lineage}

@@ -25,7 +25,7 @@ from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.ports import flow_store
 from flow_engine.ports.clock import Clock
 from flow_engine.use_cases import publishing
-from flow_engine.use_cases.publishing import VersionRow
+from flow_engine.use_cases.flow_overview import VersionRow, supports_channel, version_rows
 
 Respond = Callable[[flow_store.FlowRecord], FinalReply]
 
@@ -67,7 +67,7 @@ class FlowService:
     ) -> tuple[flow_store.FlowRecord, ...]:
         """Flows by name; of one campaign, and with a tagged version for `channel`, where given."""
         flows = await self._flows.list(tenant_id, campaign_id)
-        kept = (flow for flow in flows if channel is None or publishing.supports_channel(flow, channel))
+        kept = (flow for flow in flows if channel is None or supports_channel(flow, channel))
         return tuple(sorted(kept, key=lambda flow: (flow.name, flow.flow_id)))
 
     async def get_flow(self, tenant_id: str, flow_id: str) -> flow_store.FlowRecord:
@@ -79,7 +79,7 @@ class FlowService:
     async def list_versions(
         self, tenant_id: str, flow_id: str, *, only_tagged: bool = False
     ) -> tuple[VersionRow, ...]:
-        return publishing.version_rows(await self.get_flow(tenant_id, flow_id), only_tagged=only_tagged)
+        return version_rows(await self.get_flow(tenant_id, flow_id), only_tagged=only_tagged)
 
     async def get_version_document(self, tenant_id: str, flow_id: str, version_id: str) -> bytes:
         """The document byte for byte as saved. Raises LookElsewhere (`version_unknown`)."""

@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 
 from flow_engine.errors import CorrectTheInput, FlowEngineError, LookElsewhere, ReloadAndDecide
 from flow_engine.ports.flow_store import FlowRecord, TagEntry, VersionEntry
+from flow_engine.use_cases.flow_overview import VersionRow, supports_channel, version_rows
 from flow_engine.use_cases.publishing import (
     LATEST,
-    VersionRow,
     check_tag_name,
     find_entry,
     find_tag,
     move_tag,
     place_version,
     rename,
-    supports_channel,
-    version_rows,
 )
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
