@@ -28,10 +28,10 @@ from benchmarks.client import Request
 from benchmarks.processes import Cores, cpu_seconds
 from benchmarks.servers import redis_server
 from benchmarks.steps import Lane, service_on
-from flow_engine.use_cases import transactor
+from flow_engine.use_cases import transitions
 
 MOST_PERCENT, TASKS, BLOCK = 8.0, 12, 12
-_NOTED = transactor._noted  # pyright: ignore[reportPrivateUsage]
+_NOTED = transitions._noted  # pyright: ignore[reportPrivateUsage]
 
 
 class Cost(NamedTuple):
@@ -60,7 +60,7 @@ async def measure(app: AnswersWhole, redis_pid: int, blocks: int) -> Mapping[str
             for number in range(BLOCK + 1):
                 for journaled in (True, False) if (block + number) % 2 else (False, True):
                     name = f"{call.replace(' ', '-')}-{block}-{journaled}"
-                    setattr(transactor, "_noted", _NOTED if journaled else lambda *_: None)  # noqa: B010
+                    setattr(transitions, "_noted", _NOTED if journaled else lambda *_: None)  # noqa: B010
                     if number == 0:
                         await scenarios.fill(lane, target, [name])
                         continue

@@ -26,7 +26,8 @@ from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submission
-from flow_engine.use_cases.transactor import ConversationDependencies, Decision, Transactor
+from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
+from flow_engine.use_cases.transitions import Decision
 from flow_engine.use_cases.versions_in_use import Versions, VersionsInUse
 
 START = datetime(2026, 1, 15, 9, 0, tzinfo=UTC)  # a Thursday morning: every scenario begins then

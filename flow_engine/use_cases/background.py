@@ -23,7 +23,8 @@ from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.session import Contact
 from flow_engine.task_types import BETWEEN_CONTACTS
 from flow_engine.use_cases.rollouts import Rollouts
-from flow_engine.use_cases.transactor import Decision, Transactor, Transition
+from flow_engine.use_cases.transactor import Transactor
+from flow_engine.use_cases.transitions import Decision, Transition
 
 LAST_WORDS_WITHIN_S = 6.0
 """How long after a contact's end its last words may take to be read, before what was missed is told."""

@@ -29,7 +29,8 @@ from flow_engine.runtime.storage import (
 from flow_engine.runtime.tables import value_text
 from flow_engine.use_cases.erasing import Erasures
 from flow_engine.use_cases.splits import subject_of
-from flow_engine.use_cases.transactor import ConversationDependencies, Transactor, Transition
+from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
+from flow_engine.use_cases.transitions import Transition
 from flow_engine.vocabulary import DECISIONS
 
 CLOSURE_HANDLER_TIMEOUT_S = 5.0

@@ -25,7 +25,8 @@ from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
 from flow_engine.runtime.times import tenant_zone
 from flow_engine.use_cases.quiet_replies import QuietReplies, QuietReply, ReadReply
-from flow_engine.use_cases.transactor import ConversationDependencies, Decision, Transactor, Transition
+from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
+from flow_engine.use_cases.transitions import Decision, Transition
 from flow_engine.vocabulary import MemoryFormat, Source, UtteranceType
 
 LOOK_AGAIN_S = 0.03

@@ -31,7 +31,8 @@ from flow_engine.runtime.session import Session
 from flow_engine.runtime.storage import Erasure, JournalInput, LoadedConversation, ReplyTemplate
 from flow_engine.use_cases.history import History, fork_reply
 from flow_engine.use_cases.migrations import judge, mapping_by_id, mining_on, on_version
-from flow_engine.use_cases.transactor import Transactor, Transition
+from flow_engine.use_cases.transactor import Transactor
+from flow_engine.use_cases.transitions import Transition
 
 
 @dataclass(frozen=True, slots=True)

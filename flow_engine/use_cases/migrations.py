@@ -30,7 +30,8 @@ from flow_engine.runtime.privacy import never_read
 from flow_engine.runtime.rules import channel_available
 from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
-from flow_engine.use_cases.transactor import Decision, Transactor, Transition
+from flow_engine.use_cases.transactor import Transactor
+from flow_engine.use_cases.transitions import Decision, Transition
 from flow_engine.values import ValueRejected, canonical
 
 Fate = Literal["keep", "map", "cannot"]

@@ -30,7 +30,7 @@ from flow_engine.use_cases.migrations import mapping_by_id, on_version
 from flow_engine.use_cases.rebuilding import Rerun, World
 from flow_engine.use_cases.recording_format import Heard, RecordedEntry, Recording
 from flow_engine.use_cases.recordings import state_of
-from flow_engine.use_cases.transactor import Decision, Transition
+from flow_engine.use_cases.transitions import Decision, Transition
 from flow_engine.use_cases.versions_in_use import StartableVersion, VersionInUse
 from flow_engine.values import JsonValue, ValueRejected, VariableSpec, canonical
 
