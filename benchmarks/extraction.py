@@ -26,7 +26,8 @@ from zoneinfo import ZoneInfo
 from pydantic import TypeAdapter
 
 from adapters.extraction import ExtractionRequest, extract
-from flow_engine.values import JsonValue, VariableSpec, canonical
+from flow_engine.values import JsonValue, canonical
+from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import VariableType
 
 PRECISION, RECALL = 0.98, 0.85

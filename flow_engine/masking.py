@@ -13,7 +13,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final, TypeAlias, cast
 
-from flow_engine.values import VALUE_KINDS, JsonValue, VariableSpec, what_is_told
+from flow_engine.values import VALUE_KINDS, JsonValue, what_is_told
+from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import SensitiveKind
 
 Sensitivity: TypeAlias = "bool | SensitiveKind"

@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 
 from adapters.extraction.vocabulary import LANGUAGES, Vocabulary, anywhere, fold
 from adapters.extraction.vocabulary import vocabulary as tables_of
-from flow_engine.values import VariableSpec
+from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import VariableType
 
 _WORD = re.compile(r"[^\W\d_]+")

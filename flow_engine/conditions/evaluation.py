@@ -28,7 +28,8 @@ from flow_engine.conditions.comparing import Truth, Value, added, compare, time_
 from flow_engine.conditions.lexing import Path
 from flow_engine.json_values import rough_size, walk
 from flow_engine.masking import shown
-from flow_engine.values import JsonValue, VariableIndex, VariableSpec, utc_text
+from flow_engine.values import JsonValue, utc_text
+from flow_engine.variables import VariableIndex, VariableSpec
 
 Kind = Literal["text", "number", "boolean", "time", "duration"]
 TIME: Final = frozenset[Kind]({"time"})

@@ -23,7 +23,8 @@ from flow_engine.conditions import language as lang
 from flow_engine.conditions import syntax
 from flow_engine.conditions.comparing import Truth, Value, compare, identity, time_of, truth_of
 from flow_engine.conditions.evaluation import BOOLEAN, DURATION, TIME, Kind, constant_value, is_time, kinds_of
-from flow_engine.values import VariableIndex, listed
+from flow_engine.values import listed
+from flow_engine.variables import VariableIndex
 
 Problem: TypeAlias = "tuple[Literal['condition_unknown_name', 'condition_type_clash'], str]"
 """Code and reason."""

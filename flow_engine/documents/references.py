@@ -13,7 +13,7 @@ from flow_engine.errors import pointer
 from flow_engine.json_values import as_object
 from flow_engine.task_types import ROUTED_TYPES
 from flow_engine.templates import is_template
-from flow_engine.values import VariableSpec
+from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import VARIABLE_TYPES, VariableType
 
 JsonObject = Mapping[str, object]

@@ -23,7 +23,7 @@ from flow_engine.documents.references import normalise_name
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.importing.elements import Alternative, TaskDraft, WayDraft, identifier, numbered, plain_text
 from flow_engine.importing.foreign import Place, Remark
-from flow_engine.values import VariableIndex, VariableSpec
+from flow_engine.variables import VariableIndex, VariableSpec
 from flow_engine.vocabulary import VariableType
 
 TOOLS: Final = "imported-tools"

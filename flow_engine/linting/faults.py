@@ -15,7 +15,7 @@ from flow_engine.documents.references import Texts
 from flow_engine.json_paths import PathRefused, read_path
 from flow_engine.linting.codes import LintFinding
 from flow_engine.templates import lint_template, spaced_name
-from flow_engine.values import VariableIndex
+from flow_engine.variables import VariableIndex
 
 _WORD = re.compile(r"[^\W\d]\w*")
 

@@ -15,7 +15,7 @@ from flow_engine.linting.faults import read_condition
 from flow_engine.linting.graph import Barriers, Exploration, explore, explore_arrivals
 from flow_engine.linting.version_graph import VersionGraph
 from flow_engine.templates import VALUES, Compared, Template, compile_template, is_template
-from flow_engine.values import VariableIndex, VariableSpec
+from flow_engine.variables import VariableIndex, VariableSpec
 
 MOST_BITS = 6
 """Variables that are told apart along a path; more share the bit for any tool."""

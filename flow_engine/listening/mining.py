@@ -36,7 +36,8 @@ from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import LoadedConversation
 from flow_engine.runtime.tables import value_text
 from flow_engine.runtime.times import tenant_zone
-from flow_engine.values import VALUE_KINDS, JsonValue, ValueRejected, VariableSpec, canonical
+from flow_engine.values import VALUE_KINDS, JsonValue, ValueRejected, canonical
+from flow_engine.variables import VariableSpec
 
 ANSWER_TOKENS = 1_000
 STALLED_AFTER = 3

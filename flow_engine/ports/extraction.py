@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Protocol
 
-from flow_engine.values import JsonValue, VariableSpec
+from flow_engine.values import JsonValue
+from flow_engine.variables import VariableSpec
 
 
 @dataclass(frozen=True, slots=True)

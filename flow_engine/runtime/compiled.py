@@ -17,7 +17,7 @@ from flow_engine.runtime.memory import MINER
 from flow_engine.runtime.session import Hidden
 from flow_engine.runtime.statechart import Chart
 from flow_engine.task_types import TaskKind
-from flow_engine.values import VariableIndex, VariableSpec
+from flow_engine.variables import VariableIndex, VariableSpec
 from flow_engine.vocabulary import Advance, TaskType
 
 DAY_S = 24 * 60 * 60

@@ -25,6 +25,7 @@ from flow_engine import values
 from flow_engine.documents.findings import listed, nearest, quoted
 from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding, pointer
 from flow_engine.values import JsonValue
+from flow_engine.variables import VariableIndex, VariableSpec
 
 MINER = "convMiner"
 _MINER = MINER.lower()
@@ -62,7 +63,7 @@ class MemoryEntry(msgspec.Struct, frozen=True, rename="camel"):
         return self.value is not None
 
 
-def empty_entries(specs: values.VariableIndex, contact_id: str) -> dict[str, MemoryEntry]:
+def empty_entries(specs: VariableIndex, contact_id: str) -> dict[str, MemoryEntry]:
     """Every variable as it starts, by id. Those of a type share one entry, so that it is encoded once."""
     types = specs.types
     shared = {kind: MemoryEntry(kind, None, None, None, contact_id, None) for kind in {*types}}
@@ -112,7 +113,7 @@ class Conflict(msgspec.Struct, frozen=True):
 def conflicts_of(
     mined: Mapping[str, MemoryEntry],
     tools: Mapping[str, MemoryEntry],
-    contested: Mapping[str, values.VariableSpec],
+    contested: Mapping[str, VariableSpec],
 ) -> dict[str, Conflict]:
     """By variable id, of those that are `contested`: by id too."""
     found: dict[str, Conflict] = {}
@@ -134,7 +135,7 @@ def settled(
     merged: Mapping[str, MemoryEntry],
     mined: Mapping[str, MemoryEntry],
     tools: Mapping[str, MemoryEntry],
-    contested: Mapping[str, values.VariableSpec],
+    contested: Mapping[str, VariableSpec],
 ) -> Mapping[str, MemoryEntry]:
     """The merged memory by what the `contested` variables, by id, say of whose value counts."""
     conflicts = conflicts_of(mined, tools, contested)
@@ -153,7 +154,7 @@ def age_s(entry: MemoryEntry, now: datetime) -> int:
     return 0 if entry.updated_at is None else max(0, int((now - entry.updated_at).total_seconds()))
 
 
-def is_stale(spec: values.VariableSpec, entry: MemoryEntry | None, now: datetime) -> bool:
+def is_stale(spec: VariableSpec, entry: MemoryEntry | None, now: datetime) -> bool:
     """Whether a value is older than its variable's `freshFor`. `now` is aware."""
     if spec.fresh_for is None or entry is None or not entry.has_value:
         return False
@@ -161,8 +162,8 @@ def is_stale(spec: values.VariableSpec, entry: MemoryEntry | None, now: datetime
 
 
 def open_for_mining(
-    specs: Iterable[values.VariableSpec], tools: Mapping[str, MemoryEntry]
-) -> tuple[values.VariableSpec, ...]:
+    specs: Iterable[VariableSpec], tools: Mapping[str, MemoryEntry]
+) -> tuple[VariableSpec, ...]:
     """The variables that the miner may look for now (F18), in the flow's order."""
     return tuple(
         spec
@@ -175,7 +176,7 @@ def open_for_mining(
 def prepare_tool_writes(
     writes: Sequence[MemoryWrite | None],
     *,
-    specs: values.VariableIndex,
+    specs: VariableIndex,
     contacts: Collection[str],
     now: datetime,
     default_region: str | None = None,
@@ -224,7 +225,7 @@ def prepare_tool_writes(
     return entries
 
 
-def _no_variable(name: str, specs: values.VariableIndex, unknown: int) -> str:
+def _no_variable(name: str, specs: VariableIndex, unknown: int) -> str:
     """`unknown`: how many names of the batch there are not, up to this one."""
     names = [spec.name for spec in specs]
     few = unknown * len(names) <= NAMES_COMPARED

@@ -20,7 +20,8 @@ from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.journal import JournalEntry
 from flow_engine.runtime.memory import Conflict, MemoryEntry
 from flow_engine.runtime.storage import LoadedConversation
-from flow_engine.values import JsonValue, VariableSpec
+from flow_engine.values import JsonValue
+from flow_engine.variables import VariableSpec
 
 Known = tuple[VariableSpec, JsonValue]
 Memory = Mapping[str, MemoryEntry]

@@ -16,7 +16,8 @@ import orjson
 import toon_format
 
 from flow_engine.runtime.memory import MemoryEntry
-from flow_engine.values import JsonValue, VariableSpec
+from flow_engine.values import JsonValue
+from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import VariableType
 
 Row = tuple[str, str, str]

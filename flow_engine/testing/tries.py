@@ -38,7 +38,8 @@ from flow_engine.use_cases.background import BackgroundDependencies
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.replaying import holds
 from flow_engine.use_cases.versions_in_use import VersionsInUse
-from flow_engine.values import JsonValue, VariableSpec
+from flow_engine.values import JsonValue
+from flow_engine.variables import VariableSpec
 
 TASK, SET, HANG_UP = "/task", "/set", "/hangup"
 _COMMAND = re.compile(r"/[A-Za-z_-]{1,40}")

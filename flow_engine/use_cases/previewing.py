@@ -27,7 +27,8 @@ from flow_engine.templates import Allowance, Template, TemplateScope, compile_te
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.history import History
 from flow_engine.use_cases.transactor import Transactor
-from flow_engine.values import JsonValue, VariableIndex, VariableSpec
+from flow_engine.values import JsonValue
+from flow_engine.variables import VariableIndex, VariableSpec
 from flow_engine.vocabulary import Channel
 
 Why = Literal["no_variable", "no_value", "not_there"]

@@ -32,7 +32,8 @@ from flow_engine.use_cases.recording_format import Heard, RecordedEntry, Recordi
 from flow_engine.use_cases.recordings import state_of
 from flow_engine.use_cases.transitions import Decision, Transition
 from flow_engine.use_cases.versions_in_use import StartableVersion, VersionInUse
-from flow_engine.values import JsonValue, ValueRejected, VariableSpec, canonical
+from flow_engine.values import JsonValue, ValueRejected, canonical
+from flow_engine.variables import VariableSpec
 
 TENANT = "replay"
 _KEPT = 1

@@ -23,7 +23,8 @@ from flow_engine.masking import (
 from flow_engine.runtime.compiled import compile_flow
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.privacy import values_known
-from flow_engine.values import JsonValue, VariableSpec
+from flow_engine.values import JsonValue
+from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import VariableType
 from tests.flow_engine.documents.samples import minimal_version
 from tests.timing import takes_less_than

@@ -12,16 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flow_engine.exact_numbers import read_exactly
-from flow_engine.values import (
-    MAX_DEPTH,
-    MAX_TEXT_BYTES,
-    ValueRejected,
-    VariableIndex,
-    VariableSpec,
-    canonical,
-    listed,
-    whole_number_in,
-)
+from flow_engine.values import MAX_DEPTH, MAX_TEXT_BYTES, ValueRejected, canonical, listed, whole_number_in
+from flow_engine.variables import VariableIndex, VariableSpec
 from flow_engine.vocabulary import VariableType
 from tests.timing import takes_less_than
 

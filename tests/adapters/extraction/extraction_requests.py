@@ -6,7 +6,8 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from adapters.extraction import ExtractionRequest, extract
-from flow_engine.values import JsonValue, VariableSpec
+from flow_engine.values import JsonValue
+from flow_engine.variables import VariableSpec
 
 WEDNESDAY = datetime(2026, 3, 4, 10, 30)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flow_engine.values import VariableSpec
+from flow_engine.variables import VariableSpec
 from tests.adapters.extraction.extraction_requests import PEOPLE, found
 
 MAIL = VariableSpec("mail", "mail", "email", "L'indirizzo a cui mandare la conferma.")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from adapters.extraction import ExtractionRequest, extract
 from adapters.extraction.vocabulary import LANGUAGES
-from flow_engine.values import VariableSpec, canonical
+from flow_engine.values import canonical
+from flow_engine.variables import VariableSpec
 from tests.adapters.extraction.extraction_requests import EVERY
 from tests.timing import takes_less_than
 

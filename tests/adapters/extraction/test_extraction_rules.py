@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from adapters.extraction import ExtractionRequest, enums, extract
-from flow_engine.values import VariableSpec
+from flow_engine.variables import VariableSpec
 from tests.adapters.extraction.extraction_requests import BRANCH, DATE, EVERY, PARKING, PEOPLE, PHONE, found
 
 WHEN = "Per quando vuole l'appuntamento?"

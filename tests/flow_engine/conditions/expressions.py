@@ -13,7 +13,8 @@ from flow_engine.conditions import language as lang
 from flow_engine.conditions.evaluation import Facts
 from flow_engine.conditions.syntax import All, Comparison, Lone, Membership, Not
 from flow_engine.conditions.syntax import Any as AnyOf
-from flow_engine.values import JsonValue, VariableIndex, VariableSpec
+from flow_engine.values import JsonValue
+from flow_engine.variables import VariableIndex, VariableSpec
 
 ZONE = ZoneInfo("Europe/Rome")
 NOW = datetime(2026, 3, 28, 23, 30, tzinfo=UTC)  # in Rome it is the 29th, the day on which clocks change

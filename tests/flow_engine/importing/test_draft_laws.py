@@ -14,7 +14,7 @@ from flow_engine.documents import normalise_name
 from flow_engine.importing.drafts import Draft
 from flow_engine.importing.elements import TaskDraft, condition_literal, identifier, joined
 from flow_engine.templates import TemplateScope, compile_template
-from flow_engine.values import VariableIndex, VariableSpec
+from flow_engine.variables import VariableIndex, VariableSpec
 from tests.flow_engine.conditions.expressions import Stored, facts
 from tests.flow_engine.importing.originals import Imported, errors_of
 

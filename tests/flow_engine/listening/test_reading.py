@@ -30,7 +30,7 @@ from flow_engine.listening.mining import (
 from flow_engine.ports.dialogue import DialogueTurn
 from flow_engine.runtime.memory import MemoryEntry
 from flow_engine.runtime.mining_state import MiningState, Provenance, ReachedCheckpoint
-from flow_engine.values import VariableSpec
+from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import Channel
 from system_prompts.loader import FileSystemPrompts
 from tests.flow_engine.documents.samples import JsonObject, aio_task, minimal_version

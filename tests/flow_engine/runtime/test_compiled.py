@@ -12,7 +12,7 @@ from flow_engine.documents.checks import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.runtime.compiled import DAY_S, CompiledFlow, compile_flow
 from flow_engine.task_types import TASK_KINDS
-from flow_engine.values import VariableSpec
+from flow_engine.variables import VariableSpec
 from tests.flow_engine.documents.samples import (
     JsonObject,
     aio_task,

@@ -25,7 +25,8 @@ from flow_engine.runtime.memory import (
     open_for_mining,
     prepare_tool_writes,
 )
-from flow_engine.values import GREATEST_INT, LEAST_INT, MAX_TEXT_BYTES, VariableIndex, VariableSpec
+from flow_engine.values import GREATEST_INT, LEAST_INT, MAX_TEXT_BYTES
+from flow_engine.variables import VariableIndex, VariableSpec
 from flow_engine.vocabulary import VariableType
 
 NOW = datetime(2025, 3, 31, 9, 30, tzinfo=UTC)

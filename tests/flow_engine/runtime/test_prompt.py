@@ -17,7 +17,7 @@ from flow_engine.runtime.agent_data import prompt_input
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.prompt import Composer, Prompt
 from flow_engine.runtime.times import tenant_zone
-from flow_engine.values import VariableSpec
+from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import Channel
 from system_prompts.loader import FileSystemPrompts
 from tests.flow_engine.documents.samples import JsonObject, aio_task, hum_task, minimal_version

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flow_engine.runtime.memory import MemoryEntry, ValueDescription
 from flow_engine.runtime.tables import memory_rows, render_markdown, render_toon
-from flow_engine.values import VariableSpec
+from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import VariableType
 from tests.flow_engine.runtime.table_readers import parse_markdown, parse_toon
 
