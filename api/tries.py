@@ -20,7 +20,7 @@ from api.bodies import Body, Facts, HumanText, Id, Name, Reason
 from api.endpoints import Call, Endpoint, answer_response, for_designers, for_watchers, json_response
 from api.history import LARGEST_SEQ, REVEAL, reveals
 from flow_engine.documents.findings import problems_of, reading_beside
-from flow_engine.documents.values import LONGEST_S
+from flow_engine.documents.scalars import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.exact_numbers import read_exactly
 from flow_engine.idempotency import FinalReply, IdempotencyKey

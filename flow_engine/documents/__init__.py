@@ -1,5 +1,6 @@
 """Flow documents: typed models, parsing with every error at once, checks."""
 
+from flow_engine.documents.base import Document
 from flow_engine.documents.checks import DocumentLimits, ReviewEnvironment
 from flow_engine.documents.differences import (
     Change,
@@ -44,7 +45,7 @@ from flow_engine.documents.parsing import (
     refusal,
 )
 from flow_engine.documents.references import normalise_name
-from flow_engine.documents.values import Document, parse_date_time
+from flow_engine.documents.scalars import parse_date_time
 
 __all__ = [
     "MINER_SETTINGS",

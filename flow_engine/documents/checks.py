@@ -18,7 +18,7 @@ from flow_engine.documents.references import (
     normalise_name,
     references_of,
 )
-from flow_engine.documents.values import LONGEST_S
+from flow_engine.documents.scalars import LONGEST_S
 from flow_engine.errors import Finding
 
 LONGEST_ID = 512

@@ -14,8 +14,8 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, NoDefault
 from pydantic_core import core_schema
 
+from flow_engine.documents.base import RequiredIf, ShapedBy, When, property_name
 from flow_engine.documents.model import FlowVersion
-from flow_engine.documents.values import RequiredIf, ShapedBy, When, property_name
 
 SCHEMA_VERSION = "1.0.0"
 SCHEMA_ID = f"urn:flow-engine:schema:flow-version:{SCHEMA_VERSION}"

@@ -4,20 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator
 
-from flow_engine.documents.values import (
-    Document,
-    Flag,
-    Items,
-    Maybe,
-    Number,
-    ShapedBy,
-    SttProvider,
-    Text,
-    Texts,
-    TtsProvider,
-    When,
-    wrong_type,
-)
+from flow_engine.documents.base import Document, Items, Maybe, ShapedBy, When
+from flow_engine.documents.scalars import Flag, Number, SttProvider, Text, Texts, TtsProvider, wrong_type
 
 GroqModel = Literal["meta-llama/llama-4-scout-17b-16e-instruct"]
 

@@ -12,28 +12,30 @@ from pydantic import ConfigDict, Field, PlainValidator, ValidationInfo
 
 from flow_engine import vocabulary
 from flow_engine.documents import media
-from flow_engine.documents.values import (
-    ApiVersion,
-    DateTime,
-    Days,
+from flow_engine.documents.base import (
     Document,
     Entries,
-    EnumValues,
-    Flag,
     Items,
     Maybe,
-    Number,
     RequiredIf,
-    SchemaVersion,
-    Seconds,
-    Sensitive,
     ShapedBy,
-    Text,
-    Texts,
-    Url,
     When,
     absent,
     listed_within_budget,
+)
+from flow_engine.documents.scalars import (
+    ApiVersion,
+    DateTime,
+    Days,
+    EnumValues,
+    Flag,
+    Number,
+    SchemaVersion,
+    Seconds,
+    Sensitive,
+    Text,
+    Texts,
+    Url,
 )
 from flow_engine.errors import pointer
 from flow_engine.task_types import ROUTED_TYPES, TaskKind, kind_of

@@ -15,10 +15,10 @@ from typing import Any, TypeVar, cast
 import orjson
 from pydantic import ValidationError
 
+from flow_engine.documents.base import Document, ErrorBudget
 from flow_engine.documents.checks import DocumentLimits, ReviewEnvironment, check_version
 from flow_engine.documents.findings import findings_of
 from flow_engine.documents.model import FlowVersion
-from flow_engine.documents.values import Document, ErrorBudget
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.exact_numbers import may_exceed_64_bits
 from flow_engine.values import GREATEST_INT, LEAST_INT

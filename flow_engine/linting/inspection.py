@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 
 from flow_engine import documents
 from flow_engine.conditions import language, review, syntax
+from flow_engine.documents.base import property_name
 from flow_engine.documents.findings import listed
-from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.faults import read_condition

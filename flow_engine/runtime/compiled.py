@@ -10,7 +10,7 @@ from typing import TypeAlias, cast
 from flow_engine.conditions.evaluation import Condition
 from flow_engine.conditions.language import ConditionMistake
 from flow_engine.documents import MINER_SETTINGS, FlowVersion, Task, normalise_name, parse_version
-from flow_engine.documents.values import LONGEST_S
+from flow_engine.documents.scalars import LONGEST_S
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.memory import MINER

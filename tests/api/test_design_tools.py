@@ -18,7 +18,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, CallToolResult
 
-from flow_engine.documents.values import LONGEST_S
+from flow_engine.documents.scalars import LONGEST_S
 from flow_engine.testing.running import NOBODY
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore
 from tests.api.harness import keyring_of, open_scene

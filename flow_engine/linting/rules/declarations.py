@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from flow_engine.conditions.language import Reference
 from flow_engine.conditions.language import atoms as atoms_of_tree
 from flow_engine.documents import MINER_SETTINGS, AiHelper, ClosureConfig
+from flow_engine.documents.base import property_name
 from flow_engine.documents.findings import listed, quoted
-from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from flow_engine.conditions.language import operand_text
 from flow_engine.documents import CourtesyMessageRandomParams, LocalizedText, Task, normalise_name
+from flow_engine.documents.base import property_name
 from flow_engine.documents.checks import prompt_language
 from flow_engine.documents.findings import listed, nearest, quoted
-from flow_engine.documents.values import property_name
 from flow_engine.errors import pointer
 from flow_engine.linting.codes import CODES, Findings, LintFinding
 from flow_engine.linting.inspection import Inspection, Rule

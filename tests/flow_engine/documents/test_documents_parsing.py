@@ -18,9 +18,9 @@ from flow_engine.documents import (
     parse_document,
     parse_version,
 )
+from flow_engine.documents.base import ErrorBudget
 from flow_engine.documents.media import CourtesyMessageGroqParams
 from flow_engine.documents.model import Flow, RoutingParameters
-from flow_engine.documents.values import ErrorBudget
 from flow_engine.errors import CorrectTheInput, Finding
 from tests.flow_engine.documents import samples
 from tests.flow_engine.documents.samples import ENVIRONMENT, aio_task, full_version, hum_task, minimal_version
