@@ -22,13 +22,13 @@ from api.endpoints import (
     json_response,
 )
 from api.problems import FindingReply, findings_reply
-from api.tags import SideReply, TagReply, tag_reply
+from api.tags import TagReply, tag_reply
 from flow_engine.documents import VersionDifference, difference
 from flow_engine.errors import CorrectTheInput
 from flow_engine.idempotency import FinalReply
 from flow_engine.ports.flow_store import FlowRecord
 from flow_engine.use_cases.designing import Designing
-from flow_engine.use_cases.flow_overview import FlowChange, flow_changes
+from flow_engine.use_cases.flow_overview import FlowHistoryReply, VersionRowReply, flow_history
 from flow_engine.values import utc_text
 from flow_engine.vocabulary import CHANNELS
 
@@ -45,41 +45,6 @@ class FlowReply(TypedDict):
 
 class FlowCreated(TypedDict):
     id: str
-
-
-class VersionRowReply(TypedDict):
-    """`parentVersionId` is the version that this one was made from, `weight` that of a split tag's side."""
-
-    versionId: str
-    tag: str | None
-    createdBy: str
-    createdAt: str
-    parentVersionId: str | None
-    weight: float | None
-    draft: bool
-
-
-class FlowChangeReply(TypedDict):
-    """`action` is `version_saved`, `tag_moved`, `tag_split`, `rolled_back` (by the split's guard, whose
-    `metric` was worse) or `flow_named`. `fromVersionId` is where the tag pointed before, a version's parent,
-    or what was rolled back. `at` is in UTC."""
-
-    at: str
-    by: str
-    action: str
-    versionId: str | None
-    fromVersionId: str | None
-    tag: str | None
-    split: Sequence[SideReply] | None
-    metric: str | None
-    draft: bool | None
-
-
-class FlowHistoryReply(TypedDict):
-    """The latest first; `cut`: there is more of it."""
-
-    changes: Sequence[FlowChangeReply]
-    cut: bool
 
 
 class VersionSaved(TypedDict):
@@ -142,29 +107,13 @@ class DesignerRoutes:
     async def history(self, call: Call) -> Response:
         limit = call.limit(CHANGES, at_most=CHANGES_AT_MOST)
         flow = await self._flow_service.get_flow(call.tenant_id, call.path("flow_id"))
-        changes = flow_changes(flow)
-        return json_response(
-            FlowHistoryReply(changes=[_change(each) for each in changes[:limit]], cut=len(changes) > limit)
-        )
+        return json_response(flow_history(flow, at_most=limit))
 
     async def list_versions(self, call: Call) -> Response:
         rows = await self._flow_service.list_versions(
             call.tenant_id, call.path("flow_id"), only_tagged=call.flag("onlyTaggedVersions")
         )
-        return json_response(
-            [
-                VersionRowReply(
-                    versionId=row.version_id,
-                    tag=row.tag,
-                    createdBy=row.created_by,
-                    createdAt=utc_text(row.created_at),
-                    parentVersionId=row.parent_version_id,
-                    weight=row.weight,
-                    draft=row.draft,
-                )
-                for row in rows
-            ]
-        )
+        return json_response(rows)
 
     async def get_version(self, call: Call) -> Response:
         document = await self._flow_service.get_version_document(
@@ -319,20 +268,6 @@ class DesignerRoutes:
                 problems=(404,),
             ),
         ]
-
-
-def _change(change: FlowChange) -> FlowChangeReply:
-    return FlowChangeReply(
-        at=utc_text(change.at),
-        by=change.by,
-        action=change.action,
-        versionId=change.version_id,
-        fromVersionId=change.from_version_id,
-        tag=change.tag,
-        split=[SideReply(versionId=id, weight=weight) for id, weight in change.sides] or None,
-        metric=change.metric,
-        draft=change.draft,
-    )
 
 
 def _flow(flow: FlowRecord) -> FlowReply:

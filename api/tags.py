@@ -11,6 +11,7 @@ from api.bodies import PutTag
 from api.endpoints import Call, Endpoint, answer_response, for_designers, json_response
 from flow_engine.idempotency import FinalReply
 from flow_engine.ports.flow_store import FlowRecord, Guard, TagEntry
+from flow_engine.use_cases.flow_overview import SideReply, split_sides
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.publishing import SplitOrder, find_tag
 from flow_engine.use_cases.rollouts import OutcomesReply, RolledBackReply, Rollouts, rolled_back_reply
@@ -18,11 +19,6 @@ from flow_engine.use_cases.splits import ShareOrder
 from flow_engine.values import utc_text
 
 _PUT = TypeAdapter(PutTag)
-
-
-class SideReply(TypedDict):
-    versionId: str
-    weight: float
 
 
 class GuardReply(TypedDict):
@@ -53,9 +49,7 @@ def tag_reply(entry: TagEntry) -> TagReply:
         tag=entry.tag,
         createdBy=entry.created_by,
         createdAt=utc_text(entry.created_at),
-        split=None
-        if split is None
-        else [SideReply(versionId=side.version_id, weight=side.weight) for side in split.sides],
+        split=None if split is None else split_sides(split),
         guard=None
         if guard is None
         else GuardReply(metric=guard.metric, worseBy=guard.worse_by, minimum=guard.minimum),

@@ -1,50 +1,61 @@
 """What is told of a flow's record: its versions, who changed what and when, whom it serves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
+
+from typing_extensions import TypedDict
 
 from flow_engine.errors import ReloadAndDecide
-from flow_engine.ports.flow_store import FlowRecord, SplitSide, VersionEntry
+from flow_engine.ports.flow_store import FlowRecord, Split, SplitSide, VersionEntry
 from flow_engine.use_cases.publishing import find_entry
+from flow_engine.values import utc_text
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRow:
-    """A version under one of its tags, or with `tag` None when it has none; author and date are its own. Its
-    date is in UTC. `weight`: of a side, where the tag is split."""
+class SideReply(TypedDict):
+    versionId: str
+    weight: float
 
-    version_id: str
+
+class VersionRowReply(TypedDict):
+    """A version under one of its tags. `parentVersionId` is the version that this one was made from, `weight`
+    that of a split tag's side. Author and date are the version's own, the date in UTC."""
+
+    versionId: str
     tag: str | None
-    created_by: str
-    created_at: datetime
-    parent_version_id: str | None = None
-    weight: float | None = None
-    draft: bool = False
+    createdBy: str
+    createdAt: str
+    parentVersionId: str | None
+    weight: float | None
+    draft: bool
 
 
-FlowAction = Literal["version_saved", "tag_moved", "tag_split", "rolled_back", "flow_named"]
+class FlowChangeReply(TypedDict):
+    """`action` is `version_saved`, `tag_moved`, `tag_split`, `rolled_back` (by the split's guard, whose
+    `metric` was worse) or `flow_named`. `fromVersionId` is where the tag pointed before, a version's parent,
+    or what was rolled back. `at` is in UTC."""
 
-
-@dataclass(frozen=True, slots=True)
-class FlowChange:
-    """What was done to a flow, by whom and when (UTC). `from_version_id`: where a tag pointed before, or the
-    parent of a version. `sides`: of a split, versions with their weights. `metric`: why a guard rolled back,
-    from `from_version_id` to the base."""
-
-    at: datetime
+    at: str
     by: str
-    action: FlowAction
-    version_id: str | None = None
-    tag: str | None = None
-    from_version_id: str | None = None
-    sides: tuple[tuple[str, float], ...] = ()
-    metric: str | None = None
-    draft: bool | None = None
+    action: str
+    versionId: str | None
+    fromVersionId: str | None
+    tag: str | None
+    split: Sequence[SideReply] | None
+    metric: str | None
+    draft: bool | None
 
 
-def version_rows(flow: FlowRecord, *, only_tagged: bool) -> tuple[VersionRow, ...]:
+class FlowHistoryReply(TypedDict):
+    """The latest first; `cut`: there is more of it."""
+
+    changes: Sequence[FlowChangeReply]
+    cut: bool
+
+
+def split_sides(split: Split) -> Sequence[SideReply]:
+    return [SideReply(versionId=side.version_id, weight=side.weight) for side in split.sides]
+
+
+def version_rows(flow: FlowRecord, *, only_tagged: bool) -> Sequence[VersionRowReply]:
     """A row per version and tag, in the order of the saves; untagged versions only if asked for (F27). Each
     side of a split stands under its tag."""
     under: dict[str, list[tuple[str | None, float | None]]] = {}
@@ -54,58 +65,72 @@ def version_rows(flow: FlowRecord, *, only_tagged: bool) -> tuple[VersionRow, ..
             weight = None if entry.split is None else side.weight
             under.setdefault(side.version_id, []).append((entry.tag, weight))
     untagged = [] if only_tagged else [(None, None)]
-    return tuple(
-        VersionRow(
-            version.version_id,
-            tag,
-            version.created_by,
-            version.created_at,
-            version.parent_version_id,
-            weight,
-            version.draft,
+    return [
+        VersionRowReply(
+            versionId=version.version_id,
+            tag=tag,
+            createdBy=version.created_by,
+            createdAt=utc_text(version.created_at),
+            parentVersionId=version.parent_version_id,
+            weight=weight,
+            draft=version.draft,
         )
         for version in flow.versions
         for tag, weight in under.get(version.version_id, untagged)
-    )
+    ]
 
 
-def flow_changes(flow: FlowRecord) -> Sequence[FlowChange]:
-    """Who did what when, the latest first: every version, the last TAG_MOVES_KEPT moves of tags, and the
-    latest naming. Times are in UTC."""
-    changes = [FlowChange(flow.updated_at, flow.updated_by, "flow_named")]
+_UNTOLD = FlowChangeReply(
+    at="",
+    by="",
+    action="",
+    versionId=None,
+    fromVersionId=None,
+    tag=None,
+    split=None,
+    metric=None,
+    draft=None,
+)
+
+
+def flow_history(flow: FlowRecord, *, at_most: int) -> FlowHistoryReply:
+    """Who did what when: every version, the last moves of tags, and the latest naming."""
+    named: FlowChangeReply = {**_UNTOLD, "by": flow.updated_by, "action": "flow_named"}
+    changes = [(flow.updated_at, named)]
     for entry in flow.versions:
-        parent = entry.parent_version_id
-        changes.append(
-            FlowChange(
-                entry.created_at,
-                entry.created_by,
-                "version_saved",
-                entry.version_id,
-                from_version_id=parent,
-                draft=entry.draft,
-            )
-        )
+        saved: FlowChangeReply = {
+            **_UNTOLD,
+            "by": entry.created_by,
+            "action": "version_saved",
+            "versionId": entry.version_id,
+            "fromVersionId": entry.parent_version_id,
+            "draft": entry.draft,
+        }
+        changes.append((entry.created_at, saved))
     before: dict[str, str] = {}
     for move in flow.tag_moves:
-        split, to = move.split, move.version_id
-        if split is None:
-            known = before.get(move.tag)
-            changes.append(FlowChange(move.created_at, move.created_by, "tag_moved", to, move.tag, known))
-        elif split.rolled_back is not None:
-            lost = split.rolled_back
-            changes.append(
-                FlowChange(lost.at, "guard", "rolled_back", to, move.tag, lost.version_id, metric=lost.metric)
-            )
-        else:
-            sides = tuple((side.version_id, side.weight) for side in split.sides)
-            known = before.get(move.tag)
-            changes.append(
-                FlowChange(move.created_at, move.created_by, "tag_split", to, move.tag, known, sides)
-            )
-        before[move.tag] = to
+        split, moved_at = move.split, move.created_at
+        moved: FlowChangeReply = {
+            **_UNTOLD,
+            "by": move.created_by,
+            "action": "tag_moved",
+            "versionId": move.version_id,
+            "fromVersionId": before.get(move.tag),
+            "tag": move.tag,
+        }
+        if split is not None and (lost := split.rolled_back) is not None:
+            moved_at, moved["by"], moved["action"] = lost.at, "guard", "rolled_back"
+            moved["fromVersionId"], moved["metric"] = lost.version_id, lost.metric
+        elif split is not None:
+            moved["action"], moved["split"] = "tag_split", split_sides(split)
+        changes.append((moved_at, moved))
+        before[move.tag] = move.version_id
     changes.reverse()  # of the same moment, what was written last comes first
-    changes.sort(key=lambda change: change.at, reverse=True)
-    return changes
+    changes.sort(key=lambda change: change[0], reverse=True)
+    told = changes[:at_most]
+    return FlowHistoryReply(
+        changes=[{**change, "at": utc_text(at)} for at, change in told], cut=len(changes) > len(told)
+    )
 
 
 def common_version(flow: FlowRecord, version_id: str, other_id: str) -> str:

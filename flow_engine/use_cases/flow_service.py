@@ -16,7 +16,7 @@ nothing, and may be right to ask again.
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -25,7 +25,7 @@ from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
 from flow_engine.ports import flow_store
 from flow_engine.ports.clock import Clock
 from flow_engine.use_cases import publishing
-from flow_engine.use_cases.flow_overview import VersionRow, supports_channel, version_rows
+from flow_engine.use_cases.flow_overview import VersionRowReply, supports_channel, version_rows
 
 Respond = Callable[[flow_store.FlowRecord], FinalReply]
 
@@ -78,7 +78,7 @@ class FlowService:
 
     async def list_versions(
         self, tenant_id: str, flow_id: str, *, only_tagged: bool = False
-    ) -> tuple[VersionRow, ...]:
+    ) -> Sequence[VersionRowReply]:
         return version_rows(await self.get_flow(tenant_id, flow_id), only_tagged=only_tagged)
 
     async def get_version_document(self, tenant_id: str, flow_id: str, version_id: str) -> bytes:

@@ -73,7 +73,10 @@ class TestVersions:
         stored = StoredVersion("v1", flow_id, b'{"_id": "v1" }')
         assert await scene.flow_service.get_version_document("t", flow_id, "v1") == b'{"_id": "v1" }'
         assert await scene.flow_service.find_version("t", "v1") == stored
-        assert [row.tag for row in await scene.flow_service.list_versions("t", flow_id)] == ["prod", LATEST]
+        assert [row["tag"] for row in await scene.flow_service.list_versions("t", flow_id)] == [
+            "prod",
+            LATEST,
+        ]
 
     async def test_a_moved_tag_leads_to_the_other_version(self, scene: Scene) -> None:  # F6
         flow_id = await scene.create()
@@ -97,7 +100,7 @@ class TestVersions:
         await scene.save(one, "v1")
         with pytest.raises(ReloadAndDecide, match="version_exists"):
             await scene.save(other, "v1")
-        assert await scene.flow_service.list_versions("t", other) == ()
+        assert await scene.flow_service.list_versions("t", other) == []
         assert (await scene.flow_service.find_version("t", "v1")).flow_id == one
 
     async def test_a_refused_save_writes_no_document(self, scene: Scene) -> None:  # F7
@@ -150,7 +153,7 @@ class TestACrashBetweenTheTwoWrites:
         with pytest.raises(RetryLater):
             await scene.save(flow_id, "v1")
         assert await scene.versions.get("t", "v1") is None
-        assert await scene.flow_service.list_versions("t", flow_id) == ()
+        assert await scene.flow_service.list_versions("t", flow_id) == []
 
     async def test_between_them_nothing_is_visible(self, scene: Scene) -> None:  # F7
         flow_id = await scene.create()
@@ -185,7 +188,7 @@ class TestACrashBetweenTheTwoWrites:
             await scene.save(flow_id, "v1", document=b"one")
         with pytest.raises(ReloadAndDecide, match="version_exists"):
             await scene.save(flow_id, "v1", document=b"two")
-        assert await scene.flow_service.list_versions("t", flow_id) == ()
+        assert await scene.flow_service.list_versions("t", flow_id) == []
 
     async def test_after_them_the_version_is_there_with_its_tags(self, scene: Scene) -> None:  # F7
         flow_id = await scene.create()
@@ -259,4 +262,4 @@ class TestManyAtOnce:
             await slower.save(flow_id, "v1")
         assert slower.versions.inserts == ["v1"] * ATTEMPTS
         assert await scene.versions.get("t", "v1") is None
-        assert await scene.flow_service.list_versions("t", flow_id) == ()
+        assert await scene.flow_service.list_versions("t", flow_id) == []

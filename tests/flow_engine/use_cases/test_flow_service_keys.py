@@ -26,7 +26,7 @@ async def test_a_repeated_save_gets_the_same_bytes_and_saves_nothing(scene: Scen
     first = await scene.save(flow_id, "v1", key=KEY)
     await scene.save(flow_id, "v2", "v1")
     assert await scene.save(flow_id, "v3", key=KEY) == first == FinalReply(201, b"v1 at 2")
-    assert [row.version_id for row in await scene.flow_service.list_versions("t", flow_id)] == ["v1", "v2"]
+    assert [row["versionId"] for row in await scene.flow_service.list_versions("t", flow_id)] == ["v1", "v2"]
     assert scene.versions.inserts == ["v1", "v2"]
 
 
