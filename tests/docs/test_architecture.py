@@ -47,6 +47,14 @@ def test_no_page_names_a_path_that_is_not_there(page: Path) -> None:  # D7
     assert [place for place in sorted(named - BUILT) if not any(_found(place.rstrip("/")))] == []
 
 
+def test_every_private_function_that_a_page_names_is_there() -> None:  # D7
+    named = {name for page in PAGES.values() for name in re.findall(r"`(_\w+)`", page)}
+    sources = (path.read_text("utf-8") for path in (ROOT / "flow_engine").rglob("*.py"))
+    defined = {name for text in sources for name in re.findall(r"def (_\w+)\(", text)}
+    assert named
+    assert named - defined == set()
+
+
 def test_every_port_of_the_core_stands_in_the_table_with_its_file() -> None:  # D7
     table = dict(re.findall(r"^\| (`[^|]+`) \| `([^`|]+)` \|", PAGES["architecture.md"], re.MULTILINE))
     told = {(name, file) for names, file in table.items() for name in re.findall(r"`(\w+)`", names)}
