@@ -11,11 +11,10 @@ conversation is the engine's: whoever works on the session next asks the engine 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
-from uuid import uuid4
 
 import orjson
 import structlog
@@ -109,9 +108,8 @@ class FlowAgents:
         *,
         confirm_s: float,
         tenants: Collection[str],
-        new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
-        self.people = People(engine, clock, tenants, new_id)
+        self.people = People(engine, clock, tenants)
         self._engine = engine
         self._ends = ends
         self._open_mcp = open_mcp

@@ -56,17 +56,10 @@ class KeyOfAnotherTenant(RequestRefused):
 class People:
     """`tenants` are those whose flows the engine's key runs."""
 
-    def __init__(
-        self,
-        engine: client.EngineClient,
-        clock: Clock,
-        tenants: Collection[str],
-        new_id: Callable[[], str] = lambda: uuid4().hex,
-    ) -> None:
+    def __init__(self, engine: client.EngineClient, clock: Clock, tenants: Collection[str]) -> None:
         self._engine = engine
         self._clock = clock
         self._tenants = tenants
-        self._new_id = new_id
 
     def contact(self, tenant_id: str, flow: FlowRun) -> client.Contact:
         """Without which nothing is asked of the engine. Raises KeyOfAnotherTenant."""
@@ -87,7 +80,7 @@ class People:
         """Tell the engine what was said; nothing of an empty text. Raises EngineError."""
         if body.strip():
             at = self._clock.now()
-            said = client.Utterance(message_id or self._new_id(), at, src, body, kind, src_name=name)
+            said = client.Utterance(message_id or uuid4().hex, at, src, body, kind, src_name=name)
             await self._engine.utterance(contact, said)
 
     async def act(
@@ -114,7 +107,7 @@ class People:
         """
         if state.flow is None:
             raise ReloadAndDecide("no_flow", "no flow goes on in this session")
-        own_id = f"human-{self._new_id()}"
+        own_id = f"human-{uuid4().hex}"
         shown = AnswerFrames(frames, ref, own_id, None, name)
         task: dict[str, JsonValue] = {}
         try:

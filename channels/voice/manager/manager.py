@@ -5,6 +5,7 @@ What it says of itself in `status.json` are ids, ports, process ids and states, 
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -16,7 +17,7 @@ import structlog
 from channels.voice.manager import agents_list, fleet, processes
 from channels.voice.manager.directory import Directory
 from channels.voice.manager.roster import Roster
-from channels.voice.manager.supervisor import Supervisor, Timing
+from channels.voice.manager.supervisor import Supervisor
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import utc_text
 
@@ -63,7 +64,6 @@ class Manager:
         pace: Pace,
         *,
         wall: Callable[[], datetime],
-        timing: Timing | None = None,
     ) -> None:
         self._roster = roster
         self._programs = programs
@@ -71,7 +71,6 @@ class Manager:
         self._directory = directory
         self._pace = pace
         self._wall = wall
-        self._timing = timing or Timing()
         self._wake = asyncio.Event()
         self._refresh = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -99,7 +98,6 @@ class Manager:
                 health_s=self._pace.health_s,
                 tasks=tasks,
                 wake=self._wake.set,
-                timing=self._timing,
             )
             refreshing = tasks.create_task(self._keep_refreshed())
             try:
@@ -116,13 +114,9 @@ class Manager:
                 refreshing.cancel()
                 limits = self._pace.limits
                 log.info("stopping", agents=len(supervisor.states))
-                until = (
-                    self._timing.clock()
-                    + limits.drain_s
-                    + 2 * limits.stop_s
-                    + processes.LAUNCHER_ENDS_WITHIN_S
-                )
-                while supervisor.states and self._timing.clock() < until:
+                ends_within_s = limits.drain_s + 2 * limits.stop_s + processes.LAUNCHER_ENDS_WITHIN_S
+                until = time.monotonic() + ends_within_s
+                while supervisor.states and time.monotonic() < until:
                     if self._hurried:
                         supervisor.hurry()
                     await supervisor.step({})

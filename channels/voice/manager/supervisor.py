@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, cast
 
 import orjson
@@ -25,14 +25,6 @@ Order: TypeAlias = Literal[fleet.Action.DRAIN, fleet.Action.RELOAD]
 log: Any = structlog.get_logger("flow_engine.voice.manager")
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Monotonic seconds, and what spreads restarts: numbers in [0, 1)."""
-
-    clock: Callable[[], float] = time.monotonic
-    jitter: Callable[[], float] = random.random
-
-
 class Supervisor:
     """`local` reaches this machine's loopback. `wake` is called when a step is worth taking. Agents are asked
     for their health every `health_s` seconds, in tasks of `tasks`."""
@@ -46,7 +38,6 @@ class Supervisor:
         health_s: float,
         tasks: asyncio.TaskGroup,
         wake: Callable[[], None],
-        timing: Timing,
     ) -> None:
         self._programs = programs
         self._local = local
@@ -54,7 +45,6 @@ class Supervisor:
         self._health_s = health_s
         self._tasks = tasks
         self._wake = wake
-        self._timing = timing
         self._children: dict[tuple[str, fleet.Role], Child] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._asked: dict[str, float] = {}
@@ -82,7 +72,7 @@ class Supervisor:
         }
         self._bury()
         before = self.states
-        moment = fleet.Moment(self._timing.clock(), self._limits, self._timing.jitter)
+        moment = fleet.Moment(time.monotonic(), self._limits, random.random)
         self.states, commands = fleet.reconcile(wanted, before, seen, moment)
         for agent_id, state in self.states.items():
             old = before.get(agent_id, fleet.AgentState())
@@ -158,7 +148,7 @@ class Supervisor:
         ):
             return
         pause = self._health_s if process.phase is fleet.Phase.RUNNING else min(SOON_S, self._health_s)
-        if order is not None or self._timing.clock() >= self._asked.get(agent_id, 0.0) + pause:
+        if order is not None or time.monotonic() >= self._asked.get(agent_id, 0.0) + pause:
             talk = self._talk(agent_id, child, process.spec.port, order)
             self._asking[agent_id] = self._tasks.create_task(talk)
 
@@ -167,7 +157,7 @@ class Supervisor:
             log.warning("order_refused", agent_id=agent_id, port=port, order=order.value)
         health = await check_health(self._local, port)
         del self._asking[agent_id]
-        self._asked[agent_id] = self._timing.clock()
+        self._asked[agent_id] = time.monotonic()
         # Another process may have taken its place meanwhile, of which this says nothing.
         if self._children.get((agent_id, "agent")) is child:
             self._health[agent_id] = health
