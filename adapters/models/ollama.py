@@ -11,7 +11,7 @@ https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -26,6 +26,8 @@ from flow_engine.ports import models
 
 @dataclass(slots=True)
 class _Received:
+    """`length` is in characters, reasoning and arguments included."""
+
     texts: list[str] = field(default_factory=list[str])
     calls: list[models.ToolCall] = field(default_factory=list[models.ToolCall])
     length: int = 0
@@ -45,7 +47,7 @@ async def stream_native(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     async with http.stream("POST", url, json=_body(model, request), headers=headers) as response:
-        if (status := response.status_code) >= 400:
+        if (status := response.status_code) >= 300:
             raise models.ModelFailed(reason_of(status), f"status {status}")
         lines = aiter(response.aiter_lines())
         while not received.last and received.length <= longest_answer(request.max_tokens):
@@ -80,18 +82,16 @@ def _take(received: _Received, line: str) -> Sequence[models.TextDelta | models.
         raise models.ModelFailed("unusable_answer", "a line of the stream is none of the protocol") from error
     if "error" in chunk:
         raise models.ModelFailed("refused", "the server tells an error")
-    received.length += len(line)
+    received.length += len(text) + len(str(message.get("thinking") or ""))
     deltas: list[models.TextDelta | models.ToolCallDelta] = []
     if text:
         received.texts.append(text)
         deltas.append(models.TextDelta(text))
     for name, arguments in read:
         call = models.ToolCall(f"call-{len(received.calls) + 1}", name, tool_arguments(arguments))
-        deltas.append(
-            models.ToolCallDelta(
-                len(received.calls), call.id, call.name, orjson.dumps(dict(call.arguments)).decode()
-            )
-        )
+        written = orjson.dumps(dict(call.arguments)).decode()
+        received.length += len(written)
+        deltas.append(models.ToolCallDelta(len(received.calls), call.id, call.name, written))
         received.calls.append(call)
     if chunk.get("done"):
         received.last = chunk
@@ -99,7 +99,6 @@ def _take(received: _Received, line: str) -> Sequence[models.TextDelta | models.
 
 
 def _body(model: str, request: models.LLMRequest) -> dict[str, Any]:
-    names = {call.id: call.name for message in request.messages for call in message.tool_calls}
     options = {
         "num_ctx": request.num_ctx,
         "temperature": request.temperature,
@@ -108,7 +107,7 @@ def _body(model: str, request: models.LLMRequest) -> dict[str, Any]:
     }
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_message(message, names) for message in request.messages],
+        "messages": list(_messages(request.messages)),
         "stream": True,
         "options": {name: value for name, value in options.items() if value is not None},
     }
@@ -119,13 +118,18 @@ def _body(model: str, request: models.LLMRequest) -> dict[str, Any]:
     return body
 
 
-def _message(message: models.Message, names: Mapping[str, str]) -> dict[str, Any]:
-    written: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        written["tool_calls"] = [
-            {"function": {"name": call.name, "arguments": dict(call.arguments)}}
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        written["tool_name"] = names.get(message.tool_call_id, "")
-    return written
+def _messages(messages: Sequence[models.Message]) -> Iterator[dict[str, Any]]:
+    """A tool's message has the name of the tool, from the last call of that id: the ids begin anew with each
+    answer."""
+    names: dict[str, str] = {}
+    for message in messages:
+        written: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.tool_calls:
+            names |= {call.id: call.name for call in message.tool_calls}
+            written["tool_calls"] = [
+                {"function": {"name": call.name, "arguments": dict(call.arguments)}}
+                for call in message.tool_calls
+            ]
+        if message.tool_call_id is not None:
+            written["tool_name"] = names.get(message.tool_call_id, "")
+        yield written

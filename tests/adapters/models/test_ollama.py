@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -65,11 +66,11 @@ class Server:
         writer.close()
 
 
-async def events_of(server: Server) -> list[Any]:
+async def events_of(server: Server, request: LLMRequest = REQUEST) -> list[Any]:
     async with server.running() as url:
         model = PydanticAiModel(ModelName("ollama", "qwen3:8b"), {"OLLAMA_BASE_URL": url}, 2.0)
         try:
-            return [event async for event in model.stream(REQUEST)]
+            return [event async for event in model.stream(request)]
         finally:
             await model.aclose()
 
@@ -100,6 +101,45 @@ async def test_calls_of_tools_come_with_ids() -> None:  # W6
     assert answer.message.tool_calls == (ToolCall("call-1", "look", {"city": "Rome"}),)
 
 
+async def test_an_answer_is_as_long_as_its_tokens_whatever_stands_around_them_on_the_wire() -> None:  # C1, W6
+    def line(message: dict[str, str], **last: object) -> dict[str, object]:
+        around = {"model": "qwen3:8b", "created_at": "2026-05-04T09:30:00.123456789Z", "done": False}
+        return {**around, "message": {"role": "assistant", **message}, **last}
+
+    words = [line({"content": f" w{number:03}"}) for number in range(400)]
+    server = Server([*words, line({"content": ""}, done=True, done_reason="stop", eval_count=400)])
+    answer = (await events_of(server, replace(REQUEST, max_tokens=500)))[-1]
+    assert answer.text.endswith("w399")
+    assert answer.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("endless", [{"content": "and so on"}, {"thinking": "and so on"}])
+async def test_what_does_not_end_by_itself_is_cut(endless: dict[str, Any]) -> None:  # W6
+    server = Server([{"message": endless, "done": False}] * 30)  # which breaks off without its last line
+    answer = (await events_of(server, replace(REQUEST, max_tokens=10)))[-1]
+    assert answer.finish_reason == "length"
+
+
+async def test_calls_that_do_not_end_are_cut() -> None:  # W6
+    call = {"function": {"name": "look", "arguments": {"city": "and so on"}}}
+    server = Server([{"message": {"tool_calls": [call]}, "done": False}] * 30)
+    with pytest.raises(ModelFailed, match="the answer was cut within a tool call"):
+        await events_of(server, replace(REQUEST, max_tokens=10))
+
+
+async def test_a_result_has_the_name_of_its_own_tool_where_ids_come_again() -> None:  # C1, W6
+    turns = [
+        Message("assistant", "", tool_calls=(ToolCall("call-1", "look", {"city": "Rome"}),)),
+        Message("tool", "{}", tool_call_id="call-1"),
+        Message("assistant", "", tool_calls=(ToolCall("call-1", "book", {"city": "Rome"}),)),
+        Message("tool", "{}", tool_call_id="call-1"),
+    ]
+    server = Server([{"message": {"content": "Booked."}, "done": True}])
+    await events_of(server, replace(REQUEST, messages=turns))
+    names = [message.get("tool_name") for message in server.bodies[0]["messages"]]
+    assert names == [None, "look", None, "book"]
+
+
 @pytest.mark.parametrize(
     ("lines", "status", "reason"),
     [
@@ -107,6 +147,7 @@ async def test_calls_of_tools_come_with_ids() -> None:  # W6
         ([{"message": 7}], 200, "unusable_answer"),
         ([{"error": "no such model"}], 200, "refused"),
         ([], 404, "refused"),
+        ([{"message": {"content": "moved"}, "done": True}], 307, "refused"),
         ([], 503, "unreachable"),
         ([], 429, "too_many_calls"),
     ],
