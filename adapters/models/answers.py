@@ -15,6 +15,9 @@ CHARACTERS_PER_TOKEN: Final = 4
 LONGEST_PER_TOKEN: Final = 16
 """No tokenizer's tokens are longer on average: an answer beyond this ignores its token limit."""
 
+_BROKEN_ENDS: Final = frozenset(("error", "abort", "insufficient_system_resource"))
+"""What servers say of an answer that they did not bring to an end: gateways and Google, vLLM, DeepSeek."""
+
 _FENCED: Final = re.compile(r"```[a-z]*[^\S\n]*\n(.*)```", re.DOTALL)
 
 
@@ -25,6 +28,14 @@ def longest_answer(max_tokens: int) -> int:
 
 def estimated_tokens(characters: int) -> int:
     return -(-characters // CHARACTERS_PER_TOKEN)
+
+
+def check_end(reason: object) -> None:
+    """Of a `finish_reason`. Raises ModelFailed where what came is no answer."""
+    if reason == "content_filter":
+        raise ModelFailed("refused", "the provider's content filter withheld the answer")
+    if reason in _BROKEN_ENDS:
+        raise ModelFailed("unreachable", f"the server ended the answer with {reason!r}")
 
 
 def finished_answer(

@@ -1,6 +1,6 @@
 """The stream of OpenAI's chat completions, read for dialogues that are shown while they come.
 
-    POST {base_url}/chat/completions  {model, messages, tools, stream, max_completion_tokens, temperature, …}
+    POST {base_url}/chat/completions  {model, messages, tools, stream, temperature, …}
     reply                             server-sent events, `data: {choices: [{delta, finish_reason}], usage}`,
                                       the last one `data: [DONE]`
 
@@ -20,8 +20,15 @@ from typing import Any, Final, cast
 import httpx2
 import orjson
 
-from adapters.models.answers import estimated_tokens, finished_answer, longest_answer, tool_arguments
+from adapters.models.answers import (
+    check_end,
+    estimated_tokens,
+    finished_answer,
+    longest_answer,
+    tool_arguments,
+)
 from adapters.models.providers import Endpoint, ModelName
+from flow_engine.json_values import as_object
 from flow_engine.ports import models
 
 MOST_ERROR_BYTES: Final = 64 * 1024
@@ -42,9 +49,10 @@ async def stream_chat(
     timeout_s: float,
     *,
     samples: bool,
+    limit: str,
 ) -> AsyncGenerator[models.ModelEvent]:
     """As `LanguageModel.stream` with deltas. `timeout_s` bounds each silence in seconds; `samples` says that
-    the model takes a temperature.
+    the model takes a temperature; `limit` is the server's name for the most tokens of an answer.
 
     Raises ModelFailed, TimeoutError, httpx2.HTTPError.
     """
@@ -57,12 +65,13 @@ async def stream_chat(
     opened = http.stream(
         "POST",
         f"{(endpoint.base_url or '').rstrip('/')}/chat/completions",
-        content=orjson.dumps(_body(name.model, request, samples=samples)),
+        content=orjson.dumps(_body(name.model, request, limit, samples=samples)),
         headers=headers,
     )
     async with opened as response:
-        if response.status_code >= 400:
-            raise await _refusal(response)
+        if response.status_code >= 300:
+            async with asyncio.timeout_at(deadline):
+                raise await _refusal(response)
         pieces = response.aiter_bytes()
         while not received.is_over:
             # A timeout of its own for each read: none may be open while the reader has the turn.
@@ -72,9 +81,9 @@ async def stream_chat(
                 received.end()
                 break
             for data in received.lines(piece):
-                deadline = loop.time() + timeout_s
                 for delta in received.take(data):
                     yield delta
+                deadline = loop.time() + timeout_s  # the reader's time is no silence of the server's
     yield received.answer(request, str(name))
 
 
@@ -87,7 +96,8 @@ class _Received:
     texts: list[str] = field(default_factory=list[str])
     calls: list[_Call] = field(default_factory=list["_Call"])
     finish: str | None = None
-    usage: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    input_tokens: int = 0
+    output_tokens: int = 0
     is_done: bool = False
     rest: bytes = b""
 
@@ -103,7 +113,7 @@ class _Received:
                 yield line[5:].strip()
 
     def take(self, data: bytes) -> Iterator[models.TextDelta | models.ToolCallDelta]:
-        """What an event adds. Raises ModelFailed `unusable_answer`, `refused` for an error of the server."""
+        """What an event adds. Raises ModelFailed `unusable_answer`, or as an error of the server tells."""
         if self.is_over or not data:
             return
         if data == _DONE:
@@ -111,9 +121,12 @@ class _Received:
             return
         try:
             chunk = cast("Mapping[str, Any]", orjson.loads(data))
-            if chunk.get("error"):
-                raise models.ModelFailed("refused", "the server tells an error")
-            self.usage = chunk.get("usage") or self.usage
+            # An older vLLM has the error in the event itself.
+            if error := chunk.get("error") or (chunk.get("object") == "error" and chunk):
+                raise _told_error(error)
+            if usage := chunk.get("usage"):
+                self.input_tokens = int(usage.get("prompt_tokens") or 0)
+                self.output_tokens = int(usage.get("completion_tokens") or 0)
             for choice in chunk.get("choices") or ():
                 self.finish = choice.get("finish_reason") or self.finish
                 yield from self._delta(choice.get("delta") or {})
@@ -131,25 +144,25 @@ class _Received:
             )
 
     def answer(self, request: models.LLMRequest, model: str) -> models.LLMAnswer:
-        if self.finish == "content_filter":
-            raise models.ModelFailed("refused", "the provider's content filter withheld the answer")
+        check_end(self.finish)
         cut = self.length > self.longest
         return finished_answer(
             request,
             "".join(self.texts),
             [models.ToolCall(call.id, call.name, tool_arguments(call.arguments)) for call in self.calls],
             model=model,
-            input_tokens=int(self.usage.get("prompt_tokens") or 0),
+            input_tokens=self.input_tokens,
             # A stream that was cut tells no usage: it comes with the last chunk.
-            output_tokens=max(
-                int(self.usage.get("completion_tokens") or 0), estimated_tokens(self.length) if cut else 0
-            ),
+            output_tokens=max(self.output_tokens, estimated_tokens(self.length) if cut else 0),
             cut=cut or self.finish == "length",
         )
 
     def _delta(self, delta: Mapping[str, Any]) -> Iterator[models.TextDelta | models.ToolCallDelta]:
         self.length += len(delta.get("reasoning_content") or delta.get("reasoning") or "")
-        if text := delta.get("content"):
+        # A model that refuses says so in a field of its own, in words for the user.
+        if text := delta.get("content") or delta.get("refusal"):
+            if not isinstance(text, str):
+                raise TypeError("text is expected")
             self.length += len(text)
             if (over := self.length - self.longest) > 0:
                 text = text[:-over]
@@ -157,22 +170,33 @@ class _Received:
                 self.texts.append(text)
                 yield models.TextDelta(text)
         for part in delta.get("tool_calls") or ():
-            # Servers differ in what names a call's later pieces: an index, its id again, or nothing.
             function = cast("Mapping[str, Any]", part.get("function") or {})
             index, call_id = cast("int | None", part.get("index")), cast("str | None", part.get("id"))
-            arguments = str(function.get("arguments") or "")
+            name, arguments = function.get("name"), _as_text(function.get("arguments"))
             self.length += len(arguments)
-            known = next(
-                (call for call in reversed(self.calls) if index is None or call.index == index), None
-            )
-            if known is None or (call_id and call_id != known.id):
+            known = self._continued(index, call_id, name)
+            if known is None:
                 place = len(self.calls)
-                known = _Call(index, call_id or f"call-{place + 1}", str(function["name"]))
+                known = _Call(index, call_id or f"call-{place + 1}", str(name))
                 self.calls.append(known)
                 yield models.ToolCallDelta(place, known.id, known.name, arguments)
             elif arguments:
                 yield models.ToolCallDelta(self.calls.index(known), arguments=arguments)
             known.arguments += arguments
+
+    def _continued(self, index: int | None, call_id: str | None, name: str | None) -> _Call | None:
+        """The call that a piece goes on with; None for the first piece of one. Servers differ in what they
+        say of later pieces: an index, the id again or another one, the name again, or nothing. Raises
+        ValueError for a first piece that names no function."""
+        for call in self.calls:
+            if call_id and call.id == call_id:
+                return call
+        last = next((call for call in reversed(self.calls) if index is None or call.index == index), None)
+        if name and (call_id or index is None or last is None or last.name != name):
+            return None
+        if last is None:
+            raise ValueError("a call of no function")
+        return last
 
 
 @dataclass(slots=True, eq=False)
@@ -181,6 +205,11 @@ class _Call:
     id: str
     name: str
     arguments: str = ""
+
+
+def _as_text(arguments: object) -> str:
+    """Some servers write them as the object itself."""
+    return orjson.dumps(arguments).decode() if isinstance(arguments, dict) else str(arguments or "")
 
 
 async def _refusal(response: httpx2.Response) -> models.ModelFailed:
@@ -192,11 +221,25 @@ async def _refusal(response: httpx2.Response) -> models.ModelFailed:
         if len(body) > MOST_ERROR_BYTES:
             break
     try:
-        error = orjson.loads(body)["error"]
+        error = as_object(as_object(orjson.loads(body)).get("error"))
         code = error.get("code") or error.get("type")
-    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+    except orjson.JSONDecodeError:
         code = None
     return models.ModelFailed(reason_of(status), f"status {status}" + (f", {code}" if code else ""))
+
+
+def _told_error(told: object) -> models.ModelFailed:
+    """An error within the stream, named as it would have been before it; servers tell a status or a word."""
+    error = as_object(told)
+    codes = [str(code) for name in ("status_code", "code", "type") if (code := error.get(name))]
+    words = " ".join(codes).lower()
+    status = next((int(code) for code in codes if code.isdecimal()), 400)
+    if "rate_limit" in words:
+        status = 429
+    elif status < 500 and any(word in words for word in ("server", "overloaded", "upstream")):
+        status = 500
+    detail = "the server tells an error" + "".join(f", {code}" for code in codes[:1])
+    return models.ModelFailed(reason_of(status), detail)
 
 
 def reason_of(status: int) -> models.FailureReason:
@@ -204,13 +247,13 @@ def reason_of(status: int) -> models.FailureReason:
     return _REASON_OF_STATUS.get(status, "unreachable" if status >= 500 else "refused")
 
 
-def _body(model: str, request: models.LLMRequest, *, samples: bool) -> dict[str, Any]:
+def _body(model: str, request: models.LLMRequest, limit: str, *, samples: bool) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": model,
         "messages": [_message(message) for message in request.messages],
         "stream": True,
         "stream_options": {"include_usage": True},
-        "max_completion_tokens": request.max_tokens,
+        limit: request.max_tokens,
     }
     if samples:
         body["temperature"] = request.temperature

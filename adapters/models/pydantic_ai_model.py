@@ -18,6 +18,8 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.ollama import OllamaModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.profiles import ModelProfile, merge_profile
+from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.azure import AzureProvider
 from pydantic_ai.providers.ollama import OllamaProvider
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -38,6 +40,18 @@ STREAMED_DIRECTLY = frozenset({"openai", "local", "vllm", "groq", "ollama"})
 ANSWER_TOOL = "answer"
 _NO_KEY = "none"
 """The client library insists on a key; servers of one's own ignore it."""
+
+_OLDER_LIMIT = OpenAIModelProfile(openai_chat_supports_max_completion_tokens=False)
+"""Ollama and other servers of one's own pass over `max_completion_tokens` without a word, and then write
+until the context is full. All take `max_tokens`."""
+
+
+class _Ollama(OllamaProvider):
+    """Not a profile of the model: that would hide which models cannot keep to a schema."""
+
+    @staticmethod
+    def model_profile(model_name: str) -> ModelProfile:
+        return merge_profile(OllamaProvider.model_profile(model_name), _OLDER_LIMIT)
 
 
 class PydanticAiModel:
@@ -68,9 +82,11 @@ class PydanticAiModel:
             model = self._connected.get(name) or self._connect(name)
             if request.deltas and request.output_schema is None and name.provider in STREAMED_DIRECTLY:
                 samples = not model.profile.get("openai_supports_reasoning", False)
+                new = model.profile.get("openai_chat_supports_max_completion_tokens", True)
+                limit = "max_completion_tokens" if new else "max_tokens"
                 endpoint = providers.endpoint_of(name.provider, self._environ)
                 chat = openai_stream.stream_chat(
-                    self._http, endpoint, name, request, self._timeout_s, samples=samples
+                    self._http, endpoint, name, request, self._timeout_s, samples=samples, limit=limit
                 )
                 async with aclosing(chat) as chat_events:
                     async for chat_event in chat_events:
@@ -171,8 +187,8 @@ class _Received:
     def answer(
         self, request: models.LLMRequest, response: messages.ModelResponse, name: str
     ) -> models.LLMAnswer:
-        if response.finish_reason == "content_filter":
-            raise models.ModelFailed("refused", "the provider's content filter withheld the answer")
+        answers.check_end(response.finish_reason)
+        answers.check_end((response.provider_details or {}).get("finish_reason"))  # as the server wrote it
         called = [part for part in response.parts if isinstance(part, messages.ToolCallPart)]
         text, structured = "".join(self.texts), request.output_schema is not None
         if structured and called:
@@ -222,12 +238,12 @@ def _vendor_model(
         azure = AzureProvider(azure_endpoint=url, api_version=version, api_key=key, http_client=http)
         return OpenAIChatModel(name.model, provider=azure)
     if name.provider == "ollama":
-        return OllamaModel(name.model, provider=OllamaProvider(url, key, http_client=http))
+        return OllamaModel(name.model, provider=_Ollama(url, key, http_client=http))
     if name.provider == "vllm":
         vllm = VLLMProvider(base_url=url, api_key=key, http_client=http)
         return OpenAIChatModel(name.model, provider=vllm)
     compatible = OpenAICompatibleProvider(name.provider, base_url=url, api_key=key, http_client=http)
-    return OpenAIChatModel(name.model, provider=compatible)
+    return OpenAIChatModel(name.model, provider=compatible, profile=_OLDER_LIMIT)
 
 
 def _parameters(request: models.LLMRequest, model: VendorModel) -> ModelRequestParameters:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
+from contextlib import aclosing
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -12,11 +14,12 @@ import pytest
 
 from adapters.models import bounded_http
 from adapters.models.bounded_http import model_http_client
+from adapters.models.fake_http import Received
 from adapters.models.fake_openai import FakeOpenAI, Malformed, Status
 from adapters.models.providers import endpoint_of, parse_model_name
 from adapters.models.pydantic_ai_model import PydanticAiModel
 from adapters.models.scripted import Answers, DropsStream, Endless, Says
-from flow_engine.ports.models import LLMRequest, Message, ModelFailed, ToolCall, ToolSpec, ask
+from flow_engine.ports.models import LLMRequest, Message, ModelFailed, TextDelta, ToolCall, ToolSpec, ask
 from tests.adapters.models.model_worlds import SCHEMA, call, environment, vendor
 
 pytestmark = pytest.mark.anyio
@@ -100,6 +103,21 @@ def delta(finish: str | None = None, **content: object) -> dict[str, object]:
         (stream_of(delta(content="It ")), "unreachable"),
         (stream_of(delta("content_filter", content="It ")), "refused"),
         (stream_of(delta(content="It "), {"error": {"message": "no"}}), "refused"),
+        (stream_of({"error": {"message": "no", "type": "InternalServerError", "code": 500}}), "unreachable"),
+        (stream_of({"error": {"message": "no", "type": "internal_server_error"}}), "unreachable"),
+        (stream_of({"error": {"message": "no", "type": "server_error", "code": None}}), "unreachable"),
+        (stream_of({"error": {"message": "no", "code": "upstream_failed"}}), "unreachable"),
+        (stream_of({"error": {"message": "no", "code": 504}}), "timeout"),
+        (stream_of({"error": {"message": "no", "code": "429"}}), "too_many_calls"),
+        (stream_of({"error": {"message": "no", "code": "rate_limit_exceeded"}}), "too_many_calls"),
+        (stream_of({"error": {"message": "no", "type": "BadRequestError", "code": 400}}), "refused"),
+        (stream_of(delta(content="It "), {"object": "error", "code": 500}), "unreachable"),
+        (stream_of(delta("error", content="It ")), "unreachable"),
+        (stream_of(delta("insufficient_system_resource", content="It ")), "unreachable"),
+        (stream_of(delta(refusal="I may "), delta("stop", refusal="not.")), "I may not."),
+        (stream_of(delta(content=[{"type": "text", "text": "It"}])), "unusable_answer"),
+        (stream_of(delta("stop", content="It"), {"usage": {"prompt_tokens": "few"}}), "unusable_answer"),
+        (stream_of(delta("stop", content="It"), {"usage": [1]}), "unusable_answer"),
         (stream_of(delta(content="It "), ["no"]), "unusable_answer"),
         (Malformed(b': ping\n\nevent: x\ndata: {"choices": null}\n\ndata: [DONE]\n\n'), "unusable_answer"),
     ],
@@ -131,6 +149,88 @@ async def test_calls_of_tools_are_told_apart_however_servers_number_them(parts: 
         answer = await ask(model, LLMRequest([Message("user", "Look.")], [find], deltas=True))
     assert answer.message.tool_calls[0] == ToolCall("a", "find", {"q": 1})
     assert [each.id for each in answer.message.tool_calls[1:]] in ([], ["b"])
+
+
+def piece(name: str | None = None, arguments: object = "", **numbered: object) -> dict[str, object]:
+    return {**numbered, "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [
+            piece("f", id="a", index=0),
+            piece(arguments='{"q": 1}', id="x", index=0),
+            piece("g", id="b", index=1),
+        ],
+        [piece("f", id="a", index=0), piece("f", '{"q": 1}', index=0), piece("g", id="b", index=1)],
+        [piece("f", '{"q": 1}'), piece("g", "{}")],
+        [piece("f", id="a"), piece("g", id="b"), piece(arguments='{"q": 1}', id="a")],
+        [piece("f", {"q": 1}, id="a", index=0), piece("g", {}, id="b", index=1)],
+        [piece("f", id="", index=0), piece("", '{"q": 1}', id="", index=0), piece("g", id="", index=1)],
+    ],
+    ids=[
+        "another id in each piece",
+        "the name in each piece",
+        "neither index nor id",
+        "ids alone, by turns",
+        "arguments as an object",
+        "empty ids and names",
+    ],
+)
+async def test_two_calls_are_two_whatever_their_pieces_say(parts: list[object]) -> None:  # M8
+    body = stream_of(*(delta(tool_calls=[part]) for part in parts), delta("tool_calls"))
+    tools = [ToolSpec(name, "Does things.", {"type": "object", "properties": {}}) for name in "fg"]
+    async with FakeOpenAI([body]).running() as server, vendor(server, "local:m") as model:
+        answer = await ask(model, LLMRequest([Message("user", "Look.")], tools, deltas=True))
+    calls = answer.message.tool_calls
+    assert [(each.name, dict(each.arguments)) for each in calls] == [("f", {"q": 1}), ("g", {})]
+    assert len({each.id for each in calls}) == 2
+
+
+async def test_a_call_of_no_function_is_no_call() -> None:  # M8
+    body = stream_of(delta(tool_calls=[piece(None, "{}", id="a", index=0)]), delta("tool_calls"))
+    async with FakeOpenAI([body]).running() as server, vendor(server, "local:m") as model:
+        with pytest.raises(ModelFailed, match="unusable_answer"):
+            await ask(model, LLMRequest([Message("user", "Look.")], deltas=True))
+
+
+@pytest.mark.parametrize("name", ["ollama:m", "local:m"])
+@pytest.mark.parametrize("deltas", [False, True])
+async def test_servers_of_ones_own_get_the_limit_that_they_know(name: str, deltas: bool) -> None:  # W6
+    async with FakeOpenAI([Says("yes")]).running() as server, vendor(server, name) as model:
+        await ask(model, replace(call(max_tokens=77), deltas=deltas))
+    limits = {key: value for key, value in server.requests[0].body.items() if key.startswith("max_")}
+    assert limits == {"max_tokens": 77}
+
+
+async def test_the_time_of_the_reader_is_no_silence_of_the_server() -> None:  # C13
+    read = asyncio.Event()
+
+    class Patient(FakeOpenAI):
+        async def answer(self, received: Received, writer: asyncio.StreamWriter) -> None:
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+            writer.write(head + stream_of(delta(content="It ")).body)
+            await read.wait()
+            writer.write(stream_of(delta("stop", content="rains.")).body)
+
+    async with Patient([]).running() as server, vendor(server, "local:m", timeout_s=1.0) as model:
+        texts = list[str]()
+        async with aclosing(model.stream(replace(call(), deltas=True))) as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    texts.append(event.text)
+                    await asyncio.sleep(1.1)
+                    read.set()
+    assert "".join(texts) == "It rains."
+
+
+@pytest.mark.parametrize("deltas", [False, True])
+async def test_a_redirect_is_a_refusal(deltas: bool) -> None:  # F37
+    async with FakeOpenAI([Status(307)]).running() as server, vendor(server, OPENAI) as model:
+        with pytest.raises(ModelFailed) as failed:
+            await ask(model, replace(call(), deltas=deltas))
+    assert failed.value.reason == "refused"
 
 
 async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
