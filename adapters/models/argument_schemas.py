@@ -33,8 +33,8 @@ MOST_NAME: Final = 100
 MOST_SHOWN: Final = 50
 """Of the values of an `enum` in a message."""
 MOST_STEPS: Final = 100_000
-"""For one check of arguments. A step is a keyword, a value of an `enum`, or 4 compared characters; for
-patterns, 32 characters by pieces."""
+"""For one check of arguments. A step is a keyword, a value of an `enum`, or 4 compared characters; a
+pattern takes 4, and one for 32 characters by pieces."""
 
 _PATTERN_MEMORY: Final = 1 << 16
 _RE2_ERROR = cast("type[Exception]", re2.error)
@@ -194,7 +194,7 @@ class _Check:
         if compiled is None:
             return True
         expression, pieces = compiled
-        self.spend(len(text) * pieces // 32)
+        self.spend(4 + len(text) * pieces // 32)
         return expression.search(text.encode("utf-8", "replace")) is not None
 
 

@@ -110,6 +110,8 @@ def doubled(levels: int) -> dict[str, Any]:
 
 
 LONG = [[number] for number in range(30_000)]
+PATTERNS: dict[str, Any] = {f"^z{number}$": {} for number in range(4_000)}
+SHORT_NAMES = {str(number): 1 for number in range(8_000)}
 ENDS_IN_ANOTHER = "a" * 50_000 + "!"
 
 
@@ -124,6 +126,8 @@ ENDS_IN_ANOTHER = "a" * 50_000 + "!"
         ({"properties": {"a": {"allOf": [{"const": LONG}] * 1_000}}}, LONG),
         ({"properties": {"a": {"allOf": [{"uniqueItems": True}] * 1_000}}}, LONG),
         ({"properties": {"a": {"pattern": "[a-z]{500}x"}}}, ENDS_IN_ANOTHER),
+        ({"properties": {"a": {"patternProperties": PATTERNS}}}, SHORT_NAMES),
+        ({"properties": {"a": {"patternProperties": PATTERNS, "additionalProperties": True}}}, SHORT_NAMES),
         ({"properties": {"a": {"anyOf": [{"allOf": [{"const": 1}] * 1_000}] * 4}}}, {"b": LONG}),
     ],
 )
