@@ -287,7 +287,7 @@ def _failures_translated() -> Generator[None]:
         yield
     except providers.UnknownModelName as error:
         raise models.ModelFailed("not_configured", str(error)) from None
-    except TimeoutError:
+    except (TimeoutError, httpx2.ReadTimeout):  # either may be first where nothing comes
         raise models.ModelFailed("timeout", "no complete answer in time") from None
     except (exceptions.AgentRunError, exceptions.UserError) as error:
         detail = type(error).__name__

@@ -179,6 +179,11 @@ async def test_streamed_tool_calls_come_in_pieces_that_join_to_their_json(world:
     assert (answer.message.tool_calls, answer.finish_reason) == (tuple(calls), "tool_calls")
 
 
+async def test_a_stream_that_stalls_has_its_reason_too(world: World) -> None:  # F37
+    async with world([Stalls(30)], SHORT_S) as model:
+        assert (await streamed(model, LOOK))[1] == "timeout"
+
+
 async def test_a_stream_that_breaks_keeps_what_came_and_fails(world: World) -> None:
     async with world([DropsStream("It was a dark")], TIMEOUT_S) as model:
         events, failure = await streamed(model, replace(LOOK, tools=()))
