@@ -329,7 +329,7 @@ class _Parts:
         self._texts.append(whole)
         own = whole
         if is_html and not self._is_forward and not forwards(whole):
-            own = html_text(text, own=True)[:MOST_TEXT]
+            own = html_text(text, own=True)[:MOST_TEXT] or whole
         self._own.append(own_words(own, is_forward=self._is_forward))
 
     def _attach(

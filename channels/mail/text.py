@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from resiliparse.extract.html2text import extract_plain_text
-from resiliparse.parse.encoding import detect_encoding
+from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 from resiliparse.parse.html import HTMLTree
 
 MOST_HTML = 2_000_000
@@ -39,8 +39,14 @@ _MEANT = {
     "euc_kr": "cp949",
     "ascii": "utf-8",
     "iso8859-1": "cp1252",
+    "iso8859-11": "cp874",
 }
 """What senders write where they mean the larger set."""
+
+_OF_WINDOWS = {"iso8859-2": "cp1250", "iso8859-7": "cp1253", "iso8859-8": "cp1255", "iso8859-9": "cp1254"}
+"""Likewise, where a byte is a control character in the one and a sign in the other."""
+
+_C1 = re.compile(rb"[\x80-\x9f]")
 
 _ONE_BYTE = ("utf-8", "iso8859", "cp12", "koi8", "mac", "cp8", "cp4", "cp7")
 """Charsets whose bytes may as well be UTF-8."""
@@ -86,13 +92,14 @@ _UNCLOSED = frozenset({*_ROWS, "li", "dd", "dt", "colgroup"})
 _MOST_UNCLOSED = 8
 
 _HIDDEN = ("[hidden]", "[style*='display:none' i]", "[style*='display: none' i]")
+_HISTORY_BELOW = frozenset({"divRplyFwdMsg", "appendonsend"})
+"""What Outlook calls the place where a reply ends, unless it is quoted: the history is all that follows."""
+
 _QUOTES = (
     "blockquote[type=cite]",
     ".gmail_quote",
     ".yahoo_quoted",
     ".moz-cite-prefix",
-    "#divRplyFwdMsg",
-    "#appendonsend",
     "[data-signature-widget]",
     ".gmail_signature",
     ".moz-signature",
@@ -111,7 +118,7 @@ def decoded(data: bytes, declared: str | None) -> str:
     for start, name in ((codecs.BOM_UTF8, "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(start):
             return clean(data.decode(name, "replace"))
-    codec = _codec(declared)
+    codec = _codec(declared, data)
     likely = ["utf-8"] if codec is None or codec.startswith(_ONE_BYTE) else []
     for name in (*likely, *([codec] if codec else [])):
         try:
@@ -121,17 +128,22 @@ def decoded(data: bytes, declared: str | None) -> str:
     if codec in (None, "utf-8"):
         telling = len(data) - len(data.lstrip(_ASCII))
         sample = data[max(0, telling - 100) : telling + _SAMPLE]
-        codec = _codec(detect_encoding(sample, html5_compatible=False)) or "cp1252"
+        codec = _codec(detect_encoding(sample, html5_compatible=False), data) or "cp1252"
     return clean(data.decode(codec, "replace"))
 
 
-def _codec(declared: str | None) -> str | None:
-    """The charset that a declaration means; None for what is none."""
+def _codec(declared: str | None, data: bytes) -> str | None:
+    """The charset that a declaration means, of this text; None for what is none."""
+    name = (declared or "").strip().strip("\"'")
     try:
-        info = codecs.lookup((declared or "").strip().strip("\"'"))
+        info = codecs.lookup(name)
     except (LookupError, ValueError):
-        return None
-    return None if info.name in _NO_TEXT else _MEANT.get(info.name, info.name)
+        known = map_encoding_to_html5(name, fallback_utf8=False)  # the names that browsers know beside
+        if known is None:
+            return None
+        info = codecs.lookup(known)
+    codec = None if info.name in _NO_TEXT else _MEANT.get(info.name, info.name)
+    return _OF_WINDOWS[codec] if codec in _OF_WINDOWS and _C1.search(data) else codec
 
 
 # --- headers ---------------------------------------------------------------------------------------
@@ -193,7 +205,7 @@ def html_text(html: str, *, own: bool = False) -> str:
     hidden; with `own` without the history and the signature that mail programs mark as such."""
     bounded = "<".join(html[:MOST_HTML].split("<", MOST_TAGS)[:MOST_TAGS])
     found: str = extract_plain_text(
-        HTMLTree.parse(_TAG.sub(_PlainTags(), bounded)),
+        HTMLTree.parse(_TAG.sub(_PlainTags(own=own), bounded)),
         preserve_formatting=True,
         main_content=False,
         alt_texts=False,
@@ -207,7 +219,8 @@ class _PlainTags:
     attributes, and within lines what is not hidden, a signature or history. Nothing of it changes the
     text."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, own: bool) -> None:
+        self._own = own
         self._open: dict[str, list[bool]] = {}
         self._depth = 0
         self._blocks: list[str] = []
@@ -223,7 +236,9 @@ class _PlainTags:
                 kept.setdefault(key, (attribute[2] or "").strip("\"'").replace('"', "&quot;"))
         attributes = "".join(f' {key}="{value}"' for key, value in kept.items())
         if name in _ELEMENTS:
-            self._is_over = self._nested(name, is_end=bool(end)) > _DEEPEST_BLOCK
+            self._is_over = self._nested(name, is_end=bool(end)) > _DEEPEST_BLOCK or (
+                self._own and kept.get("id") in _HISTORY_BELOW and "blockquote" not in self._blocks
+            )
             return "<style>" if self._is_over else f"<{end}{name}{attributes}>"
         of_name = self._open.setdefault(name, [])
         if end:

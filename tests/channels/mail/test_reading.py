@@ -95,6 +95,30 @@ def test_html_is_read_as_text_without_its_quotes() -> None:
     assert "No" in found.text
 
 
+OUTLOOK = (
+    "<div>Yes please</div><div id='appendonsend'></div><hr>"
+    "<div id='divRplyFwdMsg'><b>Från:</b> Info<br><b>Skickat:</b> den 4 maj</div><div>You wrote this</div>"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "own"),
+    [
+        (OUTLOOK, "Yes please"),
+        (f"<blockquote type=cite>{OUTLOOK}</blockquote><p>Thanks</p>", "Thanks"),
+        (
+            "<div class=gmail_quote>On Monday<blockquote>No</blockquote>Tuesday</div>",
+            "On Monday\nNo\nTuesday",
+        ),
+    ],
+    ids=["a reply of Outlook", "a reply to one", "an answer inside of what it quotes"],
+)
+def test_history_in_html_is_cut_unless_nothing_else_is_there(body: str, own: str) -> None:  # M12
+    found = mail(body, Content_Type="text/html")
+    assert found.own_text == own
+    assert "You wrote this" in found.text or "Tuesday" in found.text
+
+
 LIES = [
     ("utf-8", "iso-8859-1"),
     ("utf-8", "us-ascii"),
@@ -104,6 +128,19 @@ LIES = [
     ("iso-8859-2", "iso-8859-2"),
     ("utf-16", "utf-8"),
 ]
+OTHERS = [
+    ("iso-8859-8", "iso-8859-8-i", "שלום, יש לכם אספירין?"),
+    ("cp874", "windows-874", "สวัสดี “ครับ”"),
+    ("cp932", "x-sjis", "①こんにちは"),
+    ("windows-1250", "iso-8859-2", "Příliš žluťoučký kůň"),
+    ("windows-1254", "iso-8859-9", "İyi günler – “acil”"),
+]
+
+
+@pytest.mark.parametrize(("real", "declared", "text"), OTHERS)
+def test_charsets_are_known_by_the_names_that_senders_use(real: str, declared: str, text: str) -> None:  # M12
+    head = raw_mail("", Content_Type=f"text/plain; charset={declared}")
+    assert parse_mail(head + text.encode(real)).text == text
 
 
 @pytest.mark.parametrize(("real", "declared"), LIES)
@@ -114,6 +151,7 @@ def test_charsets_that_lie_are_seen_through(real: str, declared: str) -> None:
 
 GUESSED = [
     ("windows-1250", "Dobrý den, máte v Brně ibuprofen? Prosím o rezervaci. Děkuji, Jiří Dvořák"),
+    ("windows-1250", "Příliš žluťoučký kůň úpěl ďábelské ódy"),
     ("windows-1252", "Wie geht es Ihnen? Schöne Grüße aus München"),
     ("windows-1252", "Où est le café ? Merci de répondre à ma demande, c’est très urgent"),
     ("windows-1252", "Perché no? È così"),
