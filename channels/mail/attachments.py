@@ -9,12 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 
-from icalendar import Calendar, Component
+from icalendar import Calendar, Component, vDDDTypes
 
 from channels.mail.text import clean, decoded, html_text, tidy
 
@@ -101,7 +101,7 @@ def invitations(data: bytes, charset: str | None) -> tuple[Invitation, ...]:
                 method=method,
                 summary=_line(event, "SUMMARY"),
                 starts=_moment(event, "DTSTART"),
-                ends=_moment(event, "DTEND"),
+                ends=_end(event),
                 location=_line(event, "LOCATION"),
                 organizer=_line(event, "ORGANIZER").removeprefix("mailto:").removeprefix("MAILTO:"),
             )
@@ -116,11 +116,20 @@ def _line(component: Component, name: str) -> str:
     return "" if value is None else clean(str(value)).replace("\n", " ")[:500]
 
 
-def _moment(event: Component, name: str) -> str:
-    found: Any = event.get(name)
-    value: object = getattr(found, "dt", None)
+def _moment(event: Component, name: str, lasts: timedelta = timedelta()) -> str:
+    found: object = event.get(name)
+    value: object = found.dt if isinstance(found, vDDDTypes) else None  # else it is missing, or broken
     if not isinstance(value, date):
         return ""
     is_bare = isinstance(value, datetime) and value.tzinfo is None
-    zone = clean(str(found.params.get("TZID", "")))[:100] if is_bare else ""
-    return f"{value.isoformat()} {zone}".rstrip()
+    zone = clean(str(cast("Any", found).params.get("TZID", "")))[:100] if is_bare else ""
+    return f"{(value + lasts).isoformat()} {zone}".rstrip()
+
+
+def _end(event: Component) -> str:
+    """As it is written, else by the start and how long it lasts."""
+    found: object = event.get("DURATION")
+    lasts: object = found.dt if isinstance(found, vDDDTypes) else None
+    if isinstance(lasts, timedelta) and event.get("DTEND") is None:
+        return _moment(event, "DTSTART", lasts)
+    return _moment(event, "DTEND")

@@ -245,6 +245,21 @@ def test_an_invitation_is_told() -> None:
     assert "Invitation (REQUEST): Visit, 2026-03-02T09:00:00+00:00" in reads(found, default_text)
 
 
+@pytest.mark.parametrize(
+    ("written", "end"),
+    [
+        ("DTSTART:20260302T090000Z\r\nDURATION:PT90M", "2026-03-02T10:30:00+00:00"),
+        ("DTSTART;VALUE=DATE:20260302\r\nDURATION:P2D", "2026-03-04"),
+        ("DTSTART:20260302T090000Z\r\nDURATION:soon", ""),
+        ("DTSTART:20260302T090000Z\r\nDTEND:late", ""),
+    ],
+)
+def test_an_invitation_may_tell_how_long_instead_of_until_when(written: str, end: str) -> None:  # M15
+    calendar = f"BEGIN:VCALENDAR\r\nBEGIN:VEVENT\r\n{written}\r\nEND:VEVENT\r\nEND:VCALENDAR"
+    [event] = mail(calendar, Content_Type="text/calendar; method=REQUEST").invitations
+    assert event.ends == end
+
+
 ZONE = """BEGIN:VCALENDAR\r
 BEGIN:VTIME\r
  ZONE\r
