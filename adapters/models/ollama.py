@@ -13,13 +13,14 @@ https://github.com/ollama/ollama/blob/main/docs/api.md
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import httpx2
 import orjson
 
 from adapters.models.answers import finished_answer, longest_answer, tool_arguments
-from adapters.models.openai_stream import function_tools, reason_of
+from adapters.models.openai_stream import function_tools, reason_of, retry_after_s
 from adapters.models.providers import Endpoint
 from flow_engine.ports import models
 
@@ -48,7 +49,8 @@ async def stream_native(
     deadline = loop.time() + timeout_s
     async with http.stream("POST", url, json=_body(model, request), headers=headers) as response:
         if (status := response.status_code) >= 300:
-            raise models.ModelFailed(reason_of(status), f"status {status}")
+            wait = retry_after_s(response.headers, datetime.now(UTC))
+            raise models.ModelFailed(reason_of(status), f"status {status}", retry_after_s=wait)
         lines = aiter(response.aiter_lines())
         while not received.last and received.length <= longest_answer(request.max_tokens):
             async with asyncio.timeout_at(loop.time() + timeout_s if request.deltas else deadline):

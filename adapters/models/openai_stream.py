@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, cast
 
 import httpx2
@@ -225,7 +227,23 @@ async def _refusal(response: httpx2.Response) -> models.ModelFailed:
         code = error.get("code") or error.get("type")
     except orjson.JSONDecodeError:
         code = None
-    return models.ModelFailed(reason_of(status), f"status {status}" + (f", {code}" if code else ""))
+    return models.ModelFailed(
+        reason_of(status),
+        f"status {status}" + (f", {code}" if code else ""),
+        retry_after_s=retry_after_s(response.headers, datetime.now(UTC)),
+    )
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
+    """In how many seconds to ask again, by either form of Retry-After (RFC 9110) or by OpenAI's finer header;
+    None where nothing readable says so. Names of headers are in lower case."""
+    told = headers.get("retry-after", "")
+    try:
+        if finer := headers.get("retry-after-ms"):
+            return float(finer) / 1000
+        return float(told) if told[:1].isdigit() else (parsedate_to_datetime(told) - now).total_seconds()
+    except (ValueError, TypeError):
+        return None
 
 
 def _told_error(told: object) -> models.ModelFailed:

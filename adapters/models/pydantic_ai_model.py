@@ -290,11 +290,12 @@ def _failures_translated() -> Generator[None]:
     except (TimeoutError, httpx2.ReadTimeout):  # either may be first where nothing comes
         raise models.ModelFailed("timeout", "no complete answer in time") from None
     except (exceptions.AgentRunError, exceptions.UserError) as error:
-        detail = type(error).__name__
+        detail, wait = type(error).__name__, None
         if isinstance(error, exceptions.ModelHTTPError):
             code = error.provider_error_code or error.provider_error_type
             detail = f"status {error.status_code}" + (f", {code}" if code else "")
-        raise models.ModelFailed(_reason(error), detail) from None
+            wait = error.retry_after
+        raise models.ModelFailed(_reason(error), detail, retry_after_s=wait) from None
     except httpx2.HTTPError as error:
         raise models.ModelFailed("unreachable", type(error).__name__) from None
 

@@ -123,6 +123,10 @@ PASSING: Final[frozenset[FailureReason]] = frozenset(("timeout", "unreachable"))
 ALSO_UNUSABLE: Final[frozenset[FailureReason]] = PASSING | frozenset[FailureReason](("unusable_answer",))
 """For whoever shows answers to people at once: another attempt is cheaper than an apology."""
 
+MOST_ASKED_S: Final = 2.0
+"""Seconds that a provider of too many calls may ask for; who asks for more, or for nothing, is not tried
+again."""
+
 RETRIES: Final = 2
 
 
@@ -146,8 +150,9 @@ class RetryBudget:
 
 
 class RetryingModel:
-    """Implements `LanguageModel`: asks again, up to `retries` times, after a failure for one of
-    `reasons`. Between attempts it waits a random time up to `backoff_s` seconds, twice as long each time.
+    """Implements `LanguageModel`: asks again, up to `retries` times, after a failure for one of `reasons`,
+    and for `too_many_calls` where the provider says how soon. Between attempts it waits a random time up to
+    `backoff_s` seconds, twice as long each time, or as long as it was told.
     No attempt begins later than `within_s` seconds after the call: with the model's own timeout, that
     bounds the whole."""
 
@@ -185,9 +190,11 @@ class RetryingModel:
                         yield event
                 return
             except ModelFailed as failure:
-                wait = self._dice() * self._backoff_s * 2**retried
+                asked = failure.retry_after_s if failure.reason == "too_many_calls" else None
+                passes = failure.reason in self._reasons or (asked is not None and asked <= MOST_ASKED_S)
+                wait = max(self._dice() * self._backoff_s * 2**retried, asked or 0.0)
                 late = self._clock() + wait - began > self._within_s
-                if shown or failure.reason not in self._reasons or retried >= self._retries or late:
+                if shown or not passes or retried >= self._retries or late:
                     raise
                 if not self._budget.spend():
                     raise

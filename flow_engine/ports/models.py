@@ -114,12 +114,14 @@ ModelEvent: TypeAlias = TextDelta | ToolCallDelta | LLMAnswer
 
 
 class ModelFailed(Exception):
-    """No usable answer. The reason is for counting and for deciding whether to try again."""
+    """No usable answer. The reason is for counting and for deciding whether to try again; `retry_after_s` is
+    in how many seconds the provider wants to be asked again, None where it does not say."""
 
-    def __init__(self, reason: FailureReason, detail: str) -> None:
+    def __init__(self, reason: FailureReason, detail: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason: FailureReason = reason
         self.detail = detail
+        self.retry_after_s = retry_after_s
 
 
 class LanguageModel(Protocol):

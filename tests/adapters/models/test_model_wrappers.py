@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +26,7 @@ from flow_engine.ports.models import (
     LLMAnswer,
     LLMRequest,
     Message,
+    ModelEvent,
     ModelFailed,
     TextDelta,
     ask,
@@ -84,6 +85,23 @@ class TestRetrying:
         with pytest.raises(ModelFailed):
             await ask(retrying(script, Time()), call())
         assert len(script.requests) == 1
+
+    @pytest.mark.parametrize(("asked", "attempts"), [(1.5, 2), (2.5, 1), (None, 1)])
+    async def test_too_many_calls_are_tried_again_when_the_provider_says_how_soon(
+        self, asked: float | None, attempts: int
+    ) -> None:  # F37
+        time, tries = Time(), list[LLMRequest]()
+
+        class Busy:
+            async def stream(self, request: LLMRequest) -> AsyncGenerator[ModelEvent]:
+                tries.append(request)
+                if len(tries) == 1:
+                    raise ModelFailed("too_many_calls", "status 429", retry_after_s=asked)
+                yield LLMAnswer(Message("assistant", "yes"), "m", 1, 1)
+
+        events, failure = await streamed(retrying(Busy(), time), STREAMED)
+        assert (len(events), failure) == ((1, None) if attempts == 2 else (0, "too_many_calls"))
+        assert time.slept == [1.5] * (attempts - 1)
 
     async def test_a_stream_that_breaks_after_its_first_piece_is_not_begun_again(self) -> None:
         script = ScriptedModel([DropsStream("It was"), Says("yes")])

@@ -6,6 +6,7 @@ import asyncio
 import traceback
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.util import find_spec
 
 import httpx2
@@ -16,10 +17,12 @@ from adapters.models import bounded_http
 from adapters.models.bounded_http import model_http_client
 from adapters.models.fake_http import Received
 from adapters.models.fake_openai import FakeOpenAI, Malformed, Status
+from adapters.models.openai_stream import retry_after_s
 from adapters.models.providers import endpoint_of, parse_model_name
 from adapters.models.pydantic_ai_model import PydanticAiModel
 from adapters.models.scripted import Answers, DropsStream, Endless, Says
 from flow_engine.ports.models import LLMRequest, Message, ModelFailed, TextDelta, ToolCall, ToolSpec, ask
+from tests.adapters.models.exact_server import ExactServer, Reply
 from tests.adapters.models.model_worlds import SCHEMA, call, environment, vendor
 
 pytestmark = pytest.mark.anyio
@@ -223,6 +226,33 @@ async def test_the_time_of_the_reader_is_no_silence_of_the_server() -> None:  # 
                     await asyncio.sleep(1.1)
                     read.set()
     assert "".join(texts) == "It rains."
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ({"retry-after": "3"}, 3),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "1", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "Mon, 04 May 2026 09:30:02 GMT"}, 2),
+        ({"retry-after": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_both_forms_of_when_to_ask_again_are_read(told: dict[str, str], seconds: float | None) -> None:  # F37
+    assert retry_after_s(told, datetime(2026, 5, 4, 9, 30, tzinfo=UTC)) == seconds
+
+
+@pytest.mark.parametrize("name", ["openai:m", "ollama:m"])
+@pytest.mark.parametrize("request_", [replace(call(), deltas=True), replace(call(), num_ctx=2048), call()])
+async def test_a_busy_provider_says_when_to_ask_again(name: str, request_: LLMRequest) -> None:  # F37
+    busy = ExactServer(lambda received: Reply([b"{}"], 429, headers={"Retry-After": "3"}))
+    async with busy.running() as server:
+        model = PydanticAiModel(parse_model_name(name), environment(server.origin + "/v1"), 5.0)
+        with pytest.raises(ModelFailed) as failed:
+            await ask(model, request_)
+        await model.aclose()
+    assert (failed.value.reason, failed.value.retry_after_s) == ("too_many_calls", 3)
 
 
 @pytest.mark.parametrize("deltas", [False, True])
