@@ -72,25 +72,12 @@ class PydanticAiModel:
     async def stream(self, request: models.LLMRequest) -> AsyncGenerator[models.ModelEvent]:
         with _failures_translated():
             name = self._name if request.model is None else providers.parse_model_name(request.model)
-            if name.provider == "ollama" and request.num_ctx is not None:
-                endpoint = providers.endpoint_of(name.provider, self._environ)
-                native = ollama.stream_native(self._http, endpoint, name.model, request, self._timeout_s)
-                async with aclosing(native) as native_events:
-                    async for native_event in native_events:
-                        yield native_event
-                return
             model = self._connected.get(name) or self._connect(name)
-            if request.deltas and request.output_schema is None and name.provider in STREAMED_DIRECTLY:
-                samples = not model.profile.get("openai_supports_reasoning", False)
-                new = model.profile.get("openai_chat_supports_max_completion_tokens", True)
-                limit = "max_completion_tokens" if new else "max_tokens"
-                endpoint = providers.endpoint_of(name.provider, self._environ)
-                chat = openai_stream.stream_chat(
-                    self._http, endpoint, name, request, self._timeout_s, samples=samples, limit=limit
-                )
-                async with aclosing(chat) as chat_events:
-                    async for chat_event in chat_events:
-                        yield chat_event
+            direct = self._direct(name, model, request)
+            if direct is not None:
+                async with aclosing(direct) as direct_events:
+                    async for direct_event in direct_events:
+                        yield direct_event
                 return
             received = _Received(answers.longest_answer(request.max_tokens))
             async with AsyncExitStack() as stack:
@@ -120,6 +107,27 @@ class PydanticAiModel:
                 response = stream.get()
             answer = received.answer(request, response, str(name))
         yield answer
+
+    def _direct(
+        self, name: providers.ModelName, model: VendorModel, request: models.LLMRequest
+    ) -> AsyncGenerator[models.ModelEvent] | None:
+        """The answer where it is read without pydantic-ai."""
+        endpoint = providers.endpoint_of(name.provider, self._environ)
+        if name.provider == "ollama" and request.num_ctx is not None:
+            return ollama.stream_native(self._http, endpoint, name.model, request, self._timeout_s)
+        if not request.deltas or request.output_schema is not None or name.provider not in STREAMED_DIRECTLY:
+            return None
+        samples = not model.profile.get("openai_supports_reasoning", False)
+        is_newer = model.profile.get("openai_chat_supports_max_completion_tokens", True)
+        return openai_stream.stream_chat(
+            self._http,
+            endpoint,
+            name,
+            request,
+            self._timeout_s,
+            samples=samples,
+            limit="max_completion_tokens" if is_newer else "max_tokens",
+        )
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._timeout_s
