@@ -9,14 +9,14 @@ from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
-import orjson
 import pydantic
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, from_json
 
 from flow_engine.documents.findings import MOST_ERRORS, Problem, first_problems, json_type, nearest
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.exact_numbers import read_exactly
+from flow_engine.json_values import as_object
 from flow_engine.ports.flow_store import GuardMetric
 from flow_engine.runtime.human_part import LONGEST_TEXT, text_fault
 from flow_engine.use_cases.dialogue import Utterance, body_fault
@@ -310,7 +310,7 @@ class PutTag(Body):
 MOST_FINDINGS = 100
 """Breaches of one body that are described."""
 LONGEST_NAME = 64
-LARGE_BODY_BYTES = 65_536
+LARGE_BODY_BYTES = 8_192
 
 _NO_JSON = {
     BOM_UTF8: "accepted is JSON without a byte order mark before it",
@@ -326,10 +326,8 @@ _Parsed = TypeVar("_Parsed")
 def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
     """Raises CorrectTheInput: `json_invalid` for what is no JSON, else `body_invalid` with every breach; the
     first 100 are described."""
-    if len(body) > LARGE_BODY_BYTES:
-        _refuse_long_batches(body)
     try:
-        return shape.validator.validate_json(body)
+        return _validated(body, shape)
     except pydantic.ValidationError as error:
         count = error.error_count()
         problems = list(first_problems(error, MOST_FINDINGS))
@@ -338,26 +336,28 @@ def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
         findings = [_finding(problem, shape) for problem in problems]
         if any(finding.code == "json_invalid" for finding in findings):
             known = (message for start, message in _NO_JSON.items() if body.startswith(start))
-            message = next(known, findings[0].message)
-            raise CorrectTheInput("json_invalid", message, [Finding("", "json_invalid", message)]) from None
+            raise CorrectTheInput.breach("json_invalid", next(known, findings[0].message)) from None
         raise CorrectTheInput(
-            "body_invalid",
-            f"{count} field(s) of the body cannot be taken",
-            findings,
+            "body_invalid", f"{count} field(s) of the body cannot be taken", findings
         ) from None
 
 
-def _refuse_long_batches(body: bytes) -> None:
+def _validated(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
+    """Raises ValidationError, of a large body without a copy of it for every property that is missing."""
+    if len(body) > LARGE_BODY_BYTES:
+        try:
+            raw: object = from_json(body)
+        except ValueError:
+            pass  # told below, in pydantic's words
+        else:
+            _refuse_long_batches(raw)
+            return shape.validator.validate_python(raw)
+    return shape.validator.validate_json(body)
+
+
+def _refuse_long_batches(raw: object) -> None:
     """Batches are counted before their entries are read: a million wrong ones would hold up others."""
-    try:
-        raw: object = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return  # the one parser of bodies says why
-    batches = {
-        "": raw,
-        "/entries": cast("dict[str, object]", raw).get("entries") if isinstance(raw, dict) else None,
-    }
-    for place, batch in batches.items():
+    for place, batch in (("", raw), ("/entries", as_object(raw).get("entries"))):
         if isinstance(batch, list) and len(cast("list[object]", batch)) > MOST_ENTRIES:
             message = f"a batch has at most {MOST_ENTRIES} entries"
             raise CorrectTheInput("body_invalid", message, [Finding(place, "too_long", message)])

@@ -71,6 +71,7 @@ EXPECTED_TYPES: Mapping[str, str] = {
     "bool_type": "a boolean",
     "int_type": "a whole number",
     "float_type": "a number",
+    "list_type": "an array",
     "tuple_type": "an array",
     "model_type": "an object",
     "dict_type": "an object",

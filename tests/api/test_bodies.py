@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from api.bodies import (
+    LARGE_BODY_BYTES,
     MOST_ENTRIES,
     MOST_ERRORS,
     MOST_FINDINGS,
@@ -553,3 +554,20 @@ def test_a_body_is_taken_or_refused_and_pointers_point_into_it(value: Any, shape
             for part in parents:
                 place = place[int(part) if isinstance(place, list) else part]
             assert finding.code == "missing" or last == "" or isinstance(place, dict | list)
+
+
+def _told(shape: Any, body: bytes) -> object:
+    try:
+        return parsed(shape, body)
+    except CorrectTheInput as error:
+        return error.code, error.detail, [finding.pointer for finding in error.findings]
+
+
+@settings(max_examples=30)
+@given(JSON_VALUES, st.sampled_from([HandleNewContact, HandleUtterance, MemoryBatch, ChangeTask]))
+def test_a_long_body_is_read_as_a_short_one(value: Any, shape: Any) -> None:  # F36
+    try:
+        body = orjson.dumps(value)
+    except TypeError:
+        return
+    assert _told(shape, b" " * LARGE_BODY_BYTES + body) == _told(shape, body)

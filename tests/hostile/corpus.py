@@ -71,6 +71,7 @@ BODIES: Mapping[str, Made] = {
     ),
     "a long text": _body({"contactId": "c", "conversationId": "c", "reason": "x" * 1_000_000}),
     "a list of a million": lambda: b"[" + b"1," * 500_000 + b"1]",
+    "an object of many lists": lambda: b'{"a":[' + b"[]," * 350_000 + b"[]]}",
     "a batch with many faults": _body([{"varId": 1, "extra": number} for number in range(5_000)]),
     "a form": lambda: b"contactId=a&conversationId=b",
     "XML": lambda: b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>',
