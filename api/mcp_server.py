@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import Tool as AdvertisedTool
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
@@ -39,6 +39,7 @@ from flow_engine.json_values import as_object
 
 _PRINCIPAL, _SENT = "flow_engine.principal", "flow_engine.sent"
 _ONE_MESSAGE = "accepted is one JSON-RPC 2.0 message: a request, a notification or a response"
+_PARTS = {"method", "result", "error"}
 _REQUEST_ID = TypeAdapter[int | str](mcp_types.RequestId)
 _INSTRUCTIONS = (
     "change_task, get_memory and set_memory hold one conversation by a flow of tasks. Each call names "
@@ -74,6 +75,8 @@ class McpServer:
             return _refused("accepted is one JSON-RPC message, not a list of them")
         if not header(call.scope["headers"], b"content-type", "").lower().startswith(JSON):
             return _refused(f"accepted is the Content-Type {JSON}")
+        if refusal := _no_message(call.body):
+            return refusal
         manager = StreamableHTTPSessionManager(self._server, json_response=True, stateless=True)
         scope = {**call.scope, _PRINCIPAL: call.principal, _SENT: call.body}
         reply, unread = _Reply(), [call.body]
@@ -186,22 +189,37 @@ def _refusal(unread: Exception) -> mcp_types.JSONRPCError | None:
                 whole = json.loads(line)  # reads text that is not valid Unicode, too
             except (ValueError, RecursionError):
                 code = mcp_types.PARSE_ERROR
-    try:
-        named = _REQUEST_ID.validate_json(json.dumps(as_object(whole).get("id")))
-    except ValidationError:
-        named = None
     error = mcp_types.ErrorData(code=code, message=_ONE_MESSAGE)
-    return mcp_types.JSONRPCError(jsonrpc="2.0", id=named, error=error)
+    return mcp_types.JSONRPCError(jsonrpc="2.0", id=_id_of(whole), error=error)
+
+
+def _id_of(message: object) -> int | str | None:
+    """Of JSON that may be anything; None where it has none that may be repeated."""
+    try:
+        return _REQUEST_ID.validate_json(json.dumps(as_object(message).get("id")))
+    except ValidationError:
+        return None
+
+
+def _no_message(body: bytes) -> Response | None:
+    """The refusal of JSON without anything of a message; None for what may be one. The SDK would compare it,
+    however large, with each kind of message, and describe how it differs."""
+    try:
+        sent: object = from_json(body)
+    except ValueError:  # no JSON, which the SDK tells
+        return None
+    return None if _PARTS & as_object(sent).keys() else _refused(_ONE_MESSAGE, _id_of(sent))
 
 
 def _in_our_words(body: bytes) -> Response | None:
     """The refusal of JSON that is no message; None for a message. The SDK's own repeats what was sent."""
     try:
-        mcp_types.jsonrpc_message_adapter.validate_json(body)
+        mcp_types.jsonrpc_message_adapter.validate_python(from_json(body), by_name=False)
     except ValidationError as unread:
         refusal = _refusal(unread)
-        if refusal is not None and unread.errors(include_url=False)[0]["type"] != "json_invalid":
-            return _refused(refusal.error.message, refusal.id)
+        return refusal and _refused(refusal.error.message, refusal.id)
+    except ValueError:  # no JSON, which the SDK tells
+        pass
     return None
 
 

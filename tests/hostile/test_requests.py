@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import re
+import tracemalloc
 from functools import partial
 from typing import Any
 
@@ -66,6 +68,27 @@ async def test_every_route_swallows_every_body() -> None:  # A4, A9
         assert slow == {}
         assert resident_bytes() - before < MOST_MEMORY
         assert (await scene.prompt())["revision"] >= 1
+
+
+@pytest.mark.parametrize("path", ["/v1/handle-utterance", "/mcp"])
+async def test_a_large_body_that_is_wrong_as_a_whole_is_not_read_for_each_of_its_faults(
+    path: str,
+) -> None:  # A4 F33 F35
+    body = b'{"a":[' + b"[]," * 20_000 + b"[]]}"
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    async with open_scene() as scene:
+        await scene.http.post(path, content=b"{}", headers=headers)  # which loads what is loaded late
+        tracemalloc.start()
+        try:
+            json.loads(body)
+            _, read_once = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            reply = await scene.http.post(path, content=body, headers=headers)
+            _, needed = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert reply.is_client_error
+        assert needed < 3 * read_once
 
 
 async def status_of(port: int, request: bytes) -> int | None:
