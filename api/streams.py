@@ -52,7 +52,7 @@ def prefers_events(accept: str) -> bool:
 def _events(part: Followed | ListFollowed) -> bytes:
     if isinstance(part, Followed):
         return b"".join(b"id: %d\ndata: %b\n\n" % (row["seq"], orjson.dumps(row)) for row in part.rows)
-    if not part.rows and not part.gone:
+    if not (part.rows or part.gone or part.first):
         return b""
     return b"data: %b\n\n" % orjson.dumps({"conversations": part.rows, "gone": part.gone})
 

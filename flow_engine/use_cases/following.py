@@ -44,10 +44,11 @@ class Followed:
 @dataclass(frozen=True, slots=True)
 class ListFollowed:
     """Of a followed list, the rows that are new or have changed, and the ids of conversations that are not
-    among its rows any more. `ended` as of `Followed`."""
+    among its rows any more; the `first` has all, if there are any. `ended` as of `Followed`."""
 
     rows: Sequence[ConversationRow] = ()
     gone: Sequence[str] = ()
+    first: bool = False
     ended: Ending | None = None
 
 
@@ -138,7 +139,7 @@ class JournalStreams:
     ) -> AsyncGenerator[ListFollowed]:
         """The newest conversations that `wanted` takes, at most `limit` rows: first all, then what changes.
         It looks once a second, and goes on where it was when the store was away."""
-        known: Mapping[str, ConversationRow] = {}
+        known: Mapping[str, ConversationRow] | None = None
         while not self._stopping:
             try:
                 page = await list_conversations(
@@ -148,8 +149,10 @@ class JournalStreams:
                 yield ListFollowed()
             else:
                 listed = {row["conversationId"]: row for row in page["conversations"]}
-                changed = [row for id, row in listed.items() if known.get(id) != row]
-                yield ListFollowed(changed, [id for id in known if id not in listed])
+                before = known or {}
+                changed = [row for id, row in listed.items() if before.get(id) != row]
+                gone = [id for id in before if id not in listed]
+                yield ListFollowed(changed, gone, first=known is None)
                 known = listed
             await asyncio.sleep(LOOKED_AGAIN_AFTER_S)
         yield ListFollowed(ended="stopping")

@@ -291,6 +291,14 @@ class TestLists:
             scene.service.end_streams()
             assert (await reader.event()) == {"event": "end", "data": '{"reason":"stopping"}'}
 
+    async def test_a_list_without_rows_is_told_too(self, live: tuple[Scene, Wire]) -> None:  # F36
+        scene, wire = live
+        async with self.listed(wire, "?status=closed") as reader:
+            assert orjson.loads((await reader.event())["data"]) == {"conversations": [], "gone": []}
+            await scene.end()
+            changed = orjson.loads((await reader.event())["data"])
+            assert [row["conversationId"] for row in changed["conversations"]] == ["conv-1"]
+
     async def test_the_filters_hold_and_a_conversation_that_no_longer_matches_has_gone(
         self, live: tuple[Scene, Wire]
     ) -> None:
