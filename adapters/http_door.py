@@ -145,6 +145,8 @@ class Door(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if [name for name, _ in self.headers].count(b"host") > 1:  # RFC 9112, 3.2: whose request it is
+            raise httptools.HttpParserError("more than one Host")
         super().on_headers_complete()  # which raises for an address that cannot be read: of a head, then
         self._head_open, self._body_open = False, True
         self._stop_timer()

@@ -75,6 +75,8 @@ def _read_headers(block: bytes) -> _Headers | None:
         return None
     body_bytes, keep_alive = None, True
     fields = tuple([(name.lower(), value) for name, value in _EACH_FIELD.findall(block)])
+    if [name for name, _ in fields].count(b"host") > 1:
+        return None
     for name, value in fields:
         if value[-1:] in b" \t" or name in _ASKS_FOR_MORE:
             return None

@@ -172,9 +172,10 @@ async def test_requests_on_one_connection_are_counted_one_by_one() -> None:  # c
         assert reply.count(b"HTTP/1.1 200") == 5
 
 
-async def test_what_is_no_http_is_told_so() -> None:  # contract 12
+@pytest.mark.parametrize("request_sent", [b"\x16\x03\x01 hello\r\n\r\n", HEAD + b"Host: b\r\n\r\n"])
+async def test_what_is_no_http_is_told_so(request_sent: bytes) -> None:  # contract 12
     async with behind_a_door(echo, LIMITS) as port:
-        reply, _ = await sent(port, b"\x16\x03\x01 hello\r\n\r\n")
+        reply, _ = await sent(port, request_sent)
         assert reply.startswith(b"HTTP/1.1 400")
         assert b'"code":"http_invalid"' in reply
 

@@ -175,6 +175,7 @@ ODD = {
     "a header of odd signs": ([ONE.replace(b"host: a", b"h\xf6st: a")], 0),
     "lines that end in one sign": ([ONE.replace(b"\r\n", b"\n")], 0),
     "two lengths": ([ONE.replace(b"host: a", b"content-length: 2")], 0),
+    "two hosts": ([ONE.replace(b"host: a", b"host: a\r\nHost: b")], 0),
     "a length that is none": ([ONE.replace(b"length: 2", b"length: +2")], 0),
     "a body that has no length": ([ONE.replace(b"content-length", b"x-length")], 0),
     "an older version": ([ONE.replace(b"1.1", b"1.0")], 0),
