@@ -43,12 +43,12 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A query parameter or header as the OpenAPI document tells it."""
+    """A query parameter, a header, or what of the path is no plain text, as the OpenAPI document tells it."""
 
     name: str
     description: str
     schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
-    place: Literal["query", "header"] = "query"
+    place: Literal["query", "header", "path"] = "query"
     required: bool = False
     check: Callable[[str], object] | None = None
     """What a schema does not say. Raises CorrectTheInput."""

@@ -173,7 +173,12 @@ class HistoryRoutes:
                 self.at,
                 "A conversation as one of its commits left it, with the prompt and the reply of then",
                 MomentReply,
-                parameters=(REVEAL,),
+                parameters=(
+                    Parameter(
+                        "seq", "That of its entry", _whole(LARGEST_SEQ, least=1), place="path", required=True
+                    ),
+                    REVEAL,
+                ),
                 problems=(404,),
             ),
             for_watchers(

@@ -146,9 +146,11 @@ def _operation(endpoint: Endpoint, path: str, schemas: Mapping[tuple[int, str], 
     }
     if example is not None:
         content[JSON]["example"] = example
+    told = {parameter.name for parameter in endpoint.parameters or ()}
     parameters: list[Mapping[str, object]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in re.findall(r"\{(\w+)\}", plain_path(endpoint.path))
+        if name not in told
     ]
     parameters += [
         {

@@ -489,6 +489,13 @@ class TestOpenApi:
             for schema in document["components"]["schemas"].values():
                 jsonschema.Draft202012Validator.check_schema(schema)
 
+    async def test_a_number_in_a_path_is_told_as_one(self) -> None:  # F36
+        async with open_scene() as scene:
+            paths = (await scene.http.get("/openapi.json")).json()["paths"]
+            told = paths["/v1/conversations/{conversation_id}/at/{seq}"]["get"]["parameters"]
+            in_path = {each["name"]: each["schema"]["type"] for each in told if each["in"] == "path"}
+            assert in_path == {"conversation_id": "string", "seq": "integer"}
+
     async def test_metrics_of_workers_may_be_unavailable(self) -> None:  # F36
         async with open_scene() as scene:
             scrape = (await scene.http.get("/openapi.json")).json()["paths"]["/metrics"]["get"]

@@ -142,7 +142,7 @@ export function momentQuery(id: string, seq: number) {
     queryFn: ({ signal }) =>
       reply(
         client.GET("/v1/conversations/{conversation_id}/at/{seq}", {
-          params: { path: { conversation_id: id, seq: String(seq) } },
+          params: { path: { conversation_id: id, seq } },
           signal,
         }),
       ),
