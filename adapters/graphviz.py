@@ -4,7 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Sequence
 
-from flow_engine.errors import CallTheOperator, CorrectTheInput, Finding
+from flow_engine.errors import CallTheOperator, CorrectTheInput
 
 MAX_SOURCE_BYTES = 2_000_000
 TIMEOUT_S = 10.0
@@ -55,4 +55,4 @@ class Graphviz:
 
 def _too_large(reason: str) -> CorrectTheInput:
     message = f"the diagram is too large for SVG: {reason}; ask for the format 'mermaid'"
-    return CorrectTheInput("diagram_too_large", message, [Finding("", "diagram_too_large", message)])
+    return CorrectTheInput.breach("diagram_too_large", message)

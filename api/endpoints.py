@@ -104,7 +104,7 @@ class Call(msgspec.Struct, frozen=True):
         if key is None:
             return None
         if not 1 <= len(key) <= MAX_KEY_LENGTH:
-            raise refused_parameter(
+            raise CorrectTheInput.breach(
                 "idempotency_key_invalid", f"an Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters"
             )
         return IdempotencyKey(key, self.fingerprint)
@@ -178,7 +178,7 @@ class Call(msgspec.Struct, frozen=True):
     def flag(self, name: str, *, default: bool = False) -> bool:
         text = self.query(name)
         if text not in (None, "true", "false"):
-            raise refused_parameter(f"{name}_invalid", f"{name!r} is 'true' or 'false'")
+            raise CorrectTheInput.breach(f"{name}_invalid", f"{name!r} is 'true' or 'false'")
         return default if text is None else text == "true"
 
     def moment(self, name: str) -> datetime | None:
@@ -193,12 +193,12 @@ class Call(msgspec.Struct, frozen=True):
                 f"{name!r} is an RFC 3339 date-time such as 2026-01-15T09:30:00Z; "
                 "the '+' of an offset is written %2B here"
             )
-            raise refused_parameter(f"{name}_invalid", message) from None
+            raise CorrectTheInput.breach(f"{name}_invalid", message) from None
 
     def choice(self, name: str, accepted: tuple[str, ...]) -> str | None:
         text = self.query(name)
         if text is not None and text not in accepted:
-            raise refused_parameter(f"{name}_invalid", f"{name!r} is one of: {', '.join(accepted)}")
+            raise CorrectTheInput.breach(f"{name}_invalid", f"{name!r} is one of: {', '.join(accepted)}")
         return text
 
 
@@ -207,12 +207,10 @@ def whole_number(name: str, text: str, *, at_least: int, at_most: int) -> int:
     CorrectTheInput `<name>_invalid`."""
     number = whole_number_in(text)
     if number is None or not at_least <= number <= at_most:
-        raise refused_parameter(f"{name}_invalid", f"{name!r} is a whole number from {at_least} to {at_most}")
+        raise CorrectTheInput.breach(
+            f"{name}_invalid", f"{name!r} is a whole number from {at_least} to {at_most}"
+        )
     return number
-
-
-def refused_parameter(code: str, message: str) -> CorrectTheInput:
-    return CorrectTheInput(code, message, [Finding("", code, message)])
 
 
 @dataclass(frozen=True, slots=True)

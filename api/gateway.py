@@ -226,5 +226,4 @@ def _refuse_body(body: bytes, queries: Iterable[str]) -> None:
 
 
 def _too_large() -> CorrectTheInput:
-    text = f"a body has at most {MAX_BODY_BYTES} bytes"
-    return CorrectTheInput("too_large", text, [Finding("", "too_large", text)])
+    return CorrectTheInput.breach("too_large", f"a body has at most {MAX_BODY_BYTES} bytes")

@@ -18,10 +18,10 @@ from api.endpoints import (
     answer_response,
     for_watchers,
     json_response,
-    refused_parameter,
     whole_number,
 )
 from api.streams import EVENT_STREAM, EventStream, prefers_events
+from flow_engine.errors import CorrectTheInput
 from flow_engine.ports.dialogue import ConversationList
 from flow_engine.runtime.journal import ENTRIES_AT_MOST
 from flow_engine.use_cases.following import JournalStreams
@@ -88,7 +88,7 @@ class HistoryRoutes:
         if prefers_events(header(call.scope["headers"], b"accept", "")):
             if cursor is not None:
                 message = "a list that is followed begins with the newest: leave 'cursor' out"
-                raise refused_parameter("cursor_invalid", message)
+                raise CorrectTheInput.breach("cursor_invalid", message)
             followed = self._streams.follow_list(call.tenant_id, wanted, limit=limit)
             return EventStream(followed, self._room())
         page = await list_conversations(self._listing, call.tenant_id, wanted, limit=limit, cursor=cursor)
