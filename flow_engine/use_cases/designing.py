@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
+from pydantic_core import to_json
 
 from flow_engine.documents import Change, MergedVersion, Side, difference, merged, nearest_version
+from flow_engine.documents.parsing import check_shape
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey
 from flow_engine.json_values import as_object
@@ -41,7 +43,7 @@ class Designing:
     ) -> Submission:
         """`check` of a document, a draft's too, as the version that it would become, or as a draft. Raises as
         `check`."""
-        return await self.check(flow_id, orjson.dumps({**document, "draft": draft}), author=author)
+        return await self.check(flow_id, to_json({**document, "draft": draft}), author=author)
 
     async def document(self, tenant_id: str, flow_id: str, version_id: str) -> Mapping[str, object]:
         """A version's document as JSON values. Raises LookElsewhere `flow_unknown`, `version_unknown`."""
@@ -94,8 +96,9 @@ class Designing:
 
         No list tells which draft a draft was made from. So the base is the one of these, and of what the
         latest has in common with the other version, that the other one changes least. Raises LookElsewhere
-        `flow_unknown`, `version_unknown`.
+        `flow_unknown`, `version_unknown`, CorrectTheInput what `check_shape` raises.
         """
+        check_shape(document)
         flow = await self.flows.get_flow(tenant_id, flow_id)
         try:
             lineage = [common_version(flow, made_from[-1], other_id), *made_from]

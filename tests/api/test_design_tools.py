@@ -179,6 +179,9 @@ async def designed(session: Session) -> tuple[str, str]:
         ("/tasks/1/connectedTasks/0", "unknown_task"),
     }
 
+    told = await session.reply("validate_version", flowId=flow_id, document={"tasks": 10**30})
+    assert ("/tasks", "integer_too_large") in {(row["pointer"], row["code"]) for row in told["errors"]}
+
     # The document is talked to before it is saved.
     turn = await session.reply("try_turn", flowId=flow_id, document=two_tasks(), channel="phone")
     assert (turn["task"], turn["pointer"], turn["events"]) == ("welcome", "/tasks/0", ["contact_started"])

@@ -225,3 +225,25 @@ async def test_any_text_may_be_the_id_of_a_task_or_a_variable(hostile: str) -> N
         await scene.written(write)
         assert (await scene.changed(hostile))["taskId"] == hostile
         await scene.changed("start")
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "status", "code"),
+    [
+        ("try", {}, 422, "document_invalid"),
+        ("render", {"conversationId": "conv-1", "task": "reception"}, 422, "document_invalid"),
+        ("versions/version-1/merge", {"madeFrom": ["version-1"]}, 400, "json_invalid"),
+    ],
+)
+async def test_an_integer_that_nobody_keeps_is_refused_in_an_unsaved_document_too(
+    path: str, more: JsonObject, status: int, code: str
+) -> None:  # F2 A10
+    async with open_scene(clinic()) as scene:
+        await scene.started()
+        body = {"document": {**own(clinic()), "conversationTimeLimit": 10**30}, **more}
+        (flow,) = (await scene.http.get("/v1/flows")).json()
+        refused = await scene.http.post(f"/v1/flows/{flow['id']}/{path}", json=body)
+        assert (refused.status_code, refused.json()["code"]) == (status, code)
+        if code == "document_invalid":
+            found = [(each["pointer"], each["code"]) for each in refused.json()["errors"]]
+            assert ("/conversationTimeLimit", "integer_too_large") in found
