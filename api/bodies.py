@@ -32,7 +32,8 @@ Name = Annotated[str, pydantic.Field(min_length=1, max_length=256)]
 Reason = Annotated[str, pydantic.Field(max_length=2_000)]
 
 
-def _sound(value: Mapping[str, object]) -> Mapping[str, object]:
+def sound(value: Mapping[str, object]) -> Mapping[str, object]:
+    """JSON that can be kept. Raises ValueError."""
     try:
         check_json(cast("JsonValue", value))
     except ValueRejected as rejected:
@@ -56,10 +57,10 @@ def _text_or_sound(
     if fault is not None:
         raise ValueError(fault)
     taken: str | Mapping[str, object] = read(value)
-    return taken if isinstance(taken, str) else _sound(taken)
+    return taken if isinstance(taken, str) else sound(taken)
 
 
-Facts = Annotated[Mapping[str, object], pydantic.AfterValidator(_sound)]
+Facts = Annotated[Mapping[str, object], pydantic.AfterValidator(sound)]
 Instant = Annotated[datetime, pydantic.AfterValidator(_in_utc)]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 from starlette.responses import Response
 
-from api.bodies import Body, Id
+from api.bodies import Body, Id, sound
 from api.endpoints import Call, Endpoint, answer_response, for_designers
 from api.tries import version_faults
 from flow_engine.documents.findings import reading_beside
@@ -30,7 +30,9 @@ class SimulateBody(Body):
     """Who talks, and to what. A document that is not saved, or the id or tag of a version, a draft too; with
     neither the version that was saved last."""
 
-    persona: simulation.Persona | None = Field(default=None, description="Who talks, as JSON.")
+    persona: Annotated[simulation.Persona, BeforeValidator(sound)] | None = Field(
+        default=None, description="Who talks, as JSON."
+    )
     persona_yaml: _Yaml | None = Field(default=None, description="Instead: a persona's file.")
     recording_yaml: _Yaml | None = Field(
         default=None, description="A recording's file: these runs are played, and no model is asked."

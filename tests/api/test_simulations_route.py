@@ -138,6 +138,13 @@ async def test_every_mistake_of_a_persona_has_its_pointer(scene: Scene) -> None:
     assert sorted(places) == ["/persona/goal", "/persona/maxTurns", "/persona/shoes"]
 
 
+@pytest.mark.parametrize("place", ["contact", "tenant", "knowledge"])
+async def test_a_number_that_nobody_keeps_is_refused_in_a_persona(scene: Scene, place: str) -> None:  # A10
+    body = {"persona": {**RUTH, place: {"a": 10**30}}, "recordingYaml": RECORDED}
+    reply = await scene.http.post(f"/v1/flows/{await flow_of(scene)}/simulations", json=body)
+    assert (reply.status_code, [each["pointer"] for each in reply.json()["errors"]]) == (422, ["/persona"])
+
+
 async def test_mistakes_in_yaml_have_a_pointer_and_a_line(scene: Scene) -> None:
     _, code, places = await refused(scene, persona=None, personaYaml="name: Ruth\nmaxTurns: 0\n")
     assert code == "persona_invalid"
