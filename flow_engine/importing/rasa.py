@@ -55,6 +55,7 @@ _SILENT: Final = frozenset(
 _COMPARISON: Final = re.compile(
     r"^(?:slots\.)?(?P<name>\w+)\s*(?P<sign>==|=|!=|is not|is|<=|>=|<|>)\s*(?P<value>[^<>=!]+)$"
 )
+_NOTHING: Final = frozenset({"null", "None", "undefined", "empty"})
 
 _SLOT_IN_TEXT: Final = re.compile(r"(?<!\{)\{(\w+)\}(?!\})|\{\{\s*slots\.(\w+)\s*\}\}")
 """As Rasa writes it, and as its Jinja templates do."""
@@ -336,33 +337,40 @@ class _Import:
         """A predicate over slots in the engine's language, `""` where it says more than that, or compares
         what has another type."""
         words = re.split(r"\s+(and|or)\s+", text.strip())
-        written: list[str] = []
-        for part in words:
-            if part in {"and", "or"}:
-                written.append(part)
-            elif judged := self._comparison(part.strip()):
-                written.append(judged)
-            else:
-                return ""
-        condition = " ".join(written)
+        parts = [self._comparison(part.strip()) for part in words[::2]]
+        if not all(parts):
+            return ""
+        condition, before = parts[-1], ""
+        for part, word in zip(parts[-2::-1], words[-2::-2], strict=True):
+            # To Rasa `and` binds no closer than `or`: all that stands behind either is its other side.
+            behind = f"({condition})" if before not in ("", word) else condition
+            condition, before = f"{part} {word} {behind}", word
         return "" if self._draft.fault_in(condition) else condition
 
     def _comparison(self, text: str) -> str:
-        negated, bare = ("not ", text.removeprefix("not ")) if text.startswith("not ") else ("", text)
-        if (name := bare.removeprefix("slots.")) in self._draft.variables:
-            value = self._draft.value(name)
-            if self._kind_of(name) != "boolean":
-                return f"{negated}has({value})"
-            return f"not (has({value}) and {value} == true)" if negated else f"{value} == true"
-        match = _COMPARISON.match(bare)
-        if match is None or match["name"] not in self._draft.variables:
+        """Without a value no comparison of Rasa's is true but `!=`, and `not` turns it."""
+        bare = text.removeprefix("not ")
+        negated, match = bare != text, _COMPARISON.match(bare)
+        name = match["name"] if match else bare.removeprefix("slots.")
+        if name not in self._draft.variables:
             return ""
-        value, sign = self._draft.value(match["name"]), match["sign"]
-        if match["value"].strip() in {"null", "None"}:
-            return f"{negated}{'not ' if sign in {'==', '=', 'is'} else ''}has({value})"
-        sign = {"=": "==", "is": "==", "is not": "!="}.get(sign, sign)
-        literal = elements.condition_literal(match["value"], self._kind_of(match["name"]))
-        return f"{negated}{value} {sign} {literal}"
+        value, holds = self._draft.value(name), ""
+        if match is None:
+            holds = f"{value} == true" if self._kind_of(name) == "boolean" else ""
+        else:
+            other, sign = match["value"].strip(), match["sign"]
+            sign = {"=": "==", "is": "==", "is not": "!="}.get(sign, sign)
+            if other.startswith(("slots.", "context.")):
+                return ""
+            if other in _NOTHING:
+                negated ^= sign == "=="
+            else:
+                negated ^= sign == "!="
+                literal = elements.condition_literal(other, self._kind_of(name))
+                holds = f"{value} {'==' if sign == '!=' else sign} {literal}"
+        if not holds:
+            return f"{'not ' if negated else ''}has({value})"
+        return f"not (has({value}) and {holds})" if negated else holds
 
     def _kind_of(self, name: str) -> str:
         """The type of a slot's values, of one too that only tools write."""

@@ -166,6 +166,36 @@ def test_a_condition_on_what_a_flow_alone_sets_is_the_model_s(value: Any, mappin
     assert found.condition("book", "pay").get("when") == when
 
 
+@pytest.mark.parametrize(
+    ("written", "when"),
+    [
+        ("slots.kind != 'shop'", "not (has(vars.kind) and vars.kind == 'shop')"),
+        ("slots.kind is not 'shop'", "not (has(vars.kind) and vars.kind == 'shop')"),
+        ("not slots.kind != 'shop'", "vars.kind == 'shop'"),
+        ("not slots.age >= 18", "not (has(vars.age) and vars.age >= 18)"),
+        ("slots.kind is not null", "has(vars.kind)"),
+        ("not slots.kind is undefined", "has(vars.kind)"),
+        ("slots.kind is empty", "not has(vars.kind)"),
+        (
+            "slots.vip and slots.kind or slots.age < 9",
+            "vars.vip == true and (has(vars.kind) or vars.age < 9)",
+        ),
+        ("slots.vip or slots.kind or slots.age < 9", "vars.vip == true or has(vars.kind) or vars.age < 9"),
+        ("slots.kind == slots.other", None),
+        ("slots.kind != context.previous_flow_name", None),
+    ],
+)
+def test_a_condition_means_what_it_means_to_rasa(written: str, when: str | None) -> None:
+    """`!=` holds where nothing is known, `and` binds no closer than `or`."""
+    raw: Any = {
+        "flows": {"pay": {"description": "y", "if": written, "steps": [{"action": "utter_y"}]}},
+        "slots": {"kind": {}, "other": {}, "age": {"type": "float"}, "vip": {"type": "bool"}},
+    }
+    found = Imported(IMPORTERS["rasa"](raw))
+    assert found.tasks["pay"].get("entryCondition", {}).get("when") == when
+    assert ("/flows/pay/if" in {each["pointer"] for each in found.draft.remarks}) is (when is None)
+
+
 def test_what_rasa_does_by_itself_is_no_tool() -> None:
     steps = [{"action": "action_listen"}, {"action": "action_hangup"}, {"action": "find_room"}]
     found = project(steps)
