@@ -327,11 +327,17 @@ class _Import:
         return f" {word} ".join(said), ""
 
     def _equation(self, equation: Equation) -> str | None:
-        name = equation.left.strip().removeprefix("{{").removesuffix("}}").strip()
+        name = _named(equation.left)
         left = self._draft.value(name)
         if equation.operator in {"exists", "not_exist"}:
             return f"{'' if equation.operator == 'exists' else 'not '}has({left})"
         if "contains" in equation.operator:
             return None
+        if equation.right.strip().startswith("{{"):
+            return f"{left} {equation.operator} {self._draft.value(_named(equation.right))}"
         literal = elements.condition_literal(equation.right, self._draft.kind_of(name))
         return f"{left} {equation.operator} {literal}"
+
+
+def _named(placeholder: str) -> str:
+    return placeholder.strip().removeprefix("{{").removesuffix("}}").strip()

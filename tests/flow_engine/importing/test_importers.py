@@ -101,6 +101,20 @@ class TestRetell:
         assert when == "(vars.urgency == 'today') and (vars.mileage > 200000)"
         assert errors_of(found.document) == []
 
+    def test_a_placeholder_is_compared_as_what_it_stands_for(self) -> None:
+        equation = {"left": "{{city}}", "operator": "==", "right": "{{ home_city }}"}
+        edge = {"transition_condition": {"type": "equation", "equations": [equation]}}
+        raw = {
+            "start_node_id": "a",
+            "nodes": [
+                {"id": "a", "type": "conversation", "edges": [{**edge, "destination_node_id": "b"}]},
+                {"id": "b", "type": "end"},
+            ],
+        }
+        found = Imported(IMPORTERS["retell"](raw))
+        assert found.condition("a", "b")["when"] == "tenant.city == tenant.home_city"
+        assert found.remark("")[1].startswith("'city', 'home_city' are read of the tenant's data")
+
     def test_a_condition_beside_a_way_without_one_is_told_at_its_edge(self) -> None:
         found = imported("retell")  # its branch leads to a person by equations, and by words
         assert found.condition("n-hello", "n-person") == {}
