@@ -165,11 +165,9 @@ class _Import:
                 draft.dropped(("intents", number, "parameters"), told)
         given = {each.parameter for each in parameters_set(self._package.flows) if each.value is not None}
         draft.settled |= given - {"", *draft.variables}
-        if self._package.webhooks and (rest := sorted(self._named - given - {*draft.variables})):
-            for name in rest:
+        if self._package.webhooks:
+            for name in sorted(self._named - given - {*draft.variables}):
                 draft.variable(name, "custom", "")
-            told = "only tools write them, as webhooks did: map what a tool answers to them"
-            draft.changed((), f"{', '.join(map(quoted, rest))}: {told}")
 
     def _variable(self, name: str, entity_type: str, prompt: str, redact: bool) -> None:
         named = last_part(entity_type).removeprefix("@")

@@ -295,11 +295,22 @@ class Draft:
         if TOOLS in self.servers:
             tools = ", ".join(self.servers[TOOLS][1])
             self.changed((), f"the tools {tools} are expected at an MCP server {TOOLS!r}: give it an address")
+        self._tell_unwritten()
         if self.brought:
             names = ", ".join(map(quoted, self.brought))
             self.changed((), f"{names} are read of the tenant's data: send them along with each contact")
         told = {(remark["pointer"], remark["message"]): remark for remark in self.remarks}
         return ImportedDraft(document, tuple(told.values()))
+
+    def _tell_unwritten(self) -> None:
+        """Tells the variables that nothing writes: no tool is known to, and nobody listens for them."""
+        servers = (each for task in self.tasks.values() for each in task.tools.values())
+        mapped = (shape.get("resultMapping", {}) for tools in servers for shape in tools.values())
+        written = {each for mapping in mapped for each in cast("Mapping[str, str]", mapping)}
+        custom = {str(each["_id"]) for each in self.variables.values() if each["type"] == "custom"}
+        if unwritten := sorted(custom - written):
+            names = ", ".join(map(quoted, unwritten))
+            self.changed((), f"{names}: only tools write them: map what a tool answers to them")
 
     def _note_brought(self, source: TaskDraft) -> None:
         """What its conditions read of the tenant's data."""

@@ -147,7 +147,7 @@ class TestParameters:
             "known": "custom",
             "sum": "custom",
         }
-        told = "'known', 'sum': only tools write them, as webhooks did: map what a tool answers to them"
+        told = "'known', 'sum': only tools write them: map what a tool answers to them"
         assert found.remark("") == ("changed", told)
         assert agent(of).condition("f.p", "f.q")["when"] == "tenant.known == true"
 

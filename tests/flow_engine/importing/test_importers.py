@@ -519,6 +519,14 @@ class TestRasa:
         assert found.variables["logged_in"]["type"] == kind
         assert found.tasks["pay"]["entryCondition"]["when"] == "vars.logged_in == true"
 
+    @pytest.mark.parametrize("kind", ["list", "any"])
+    def test_what_nobody_hears_and_no_tool_is_said_to_write_is_told(self, kind: str) -> None:
+        flow = {"description": "x", "steps": [{"collect": "wishes"}]}
+        found = Imported(IMPORTERS["rasa"]({"flows": {"pay": flow}, "slots": {"wishes": {"type": kind}}}))
+        assert found.variables["wishes"]["type"] == "custom"
+        told = "'wishes': only tools write them: map what a tool answers to them"
+        assert found.remark("") == ("changed", told)
+
     def test_a_controlled_slot_that_a_flow_collects_is_asked_for(self) -> None:
         flow = {"description": "x", "steps": [{"collect": "agreed"}]}
         slots = {"agreed": {"type": "bool", "mappings": [{"type": "controlled"}]}}
