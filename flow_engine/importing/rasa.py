@@ -13,6 +13,7 @@ from pydantic import Field, JsonValue
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.importing import drafts, elements, foreign
 from flow_engine.importing.rasa_calls import CallMapping
+from flow_engine.importing.rasa_conditions import condition_of
 
 _TYPES: Final[Mapping[str, str]] = {
     "text": "string",
@@ -52,11 +53,6 @@ _SILENT: Final = frozenset(
         "recipe",
     }
 )
-_COMPARISON: Final = re.compile(
-    r"^(?:slots\.)?(?P<name>\w+)\s*(?P<sign>==|=|!=|is not|is|<=|>=|<|>)\s*(?P<value>[^<>=!]+)$"
-)
-_NOTHING: Final = frozenset({"null", "None", "undefined", "empty"})
-
 _SLOT_IN_TEXT: Final = re.compile(r"(?<!\{)\{(\w+)\}(?!\})|\{\{\s*slots\.(\w+)\s*\}\}")
 """As Rasa writes it, and as its Jinja templates do."""
 
@@ -176,6 +172,13 @@ def from_rasa(raw: JsonValue) -> drafts.ImportedDraft:
 class _Import:
     def __init__(self, draft: drafts.Draft, files: RasaFiles, flows: Mapping[str, RasaFlow]) -> None:
         self._draft, self._files, self._flows = draft, files, flows
+        self._said: set[str] = set()
+        self._actions = {
+            name: number
+            for number, each in enumerate(files.actions)
+            for name in (each if isinstance(each, dict) else [each])
+            if isinstance(name, str)
+        }
 
     def made(self) -> drafts.ImportedDraft:
         draft = self._draft
@@ -222,7 +225,28 @@ class _Import:
         ]
         for name in linked & self._flows.keys():
             draft.tasks[name].returns = True
+        self._tell_unsaid()
         return draft.imported()
+
+    def _tell_unsaid(self) -> None:
+        """Tells what of the domain no step of a flow says, calls or fills."""
+        draft = self._draft
+        for name, answers in self._files.responses.items():
+            if name not in self._said:
+                draft.dropped(("responses", name), "no step of a flow says it")
+                continue
+            plain = [number for number, each in enumerate(answers) if each.text and not each.case]
+            for number in plain[1:]:
+                draft.dropped(("responses", name, number), "of several wordings the first one is carried")
+        called = {each for task in draft.tasks.values() for tools in task.tools.values() for each in tools}
+        for action, number in self._actions.items():
+            if action not in {*called, *_OWN_ACTIONS, *self._said}:
+                draft.dropped(("actions", number), f"no step of a flow calls {action!r}")
+        for name, slot in self._files.slots.items():
+            for number, mapping in enumerate(slot.mappings if isinstance(slot.mappings, list) else ()):
+                if mapping not in ({"type": "from_llm"}, {"type": "controlled"}):
+                    told = "a variable is heard from what the user says, or written by tools"
+                    draft.dropped(("slots", name, "mappings", number), told)
 
     def _fill(self, name: str, flow: RasaFlow) -> None:
         draft, task, place = self._draft, self._draft.tasks[name], ("flows", name)
@@ -317,15 +341,14 @@ class _Import:
     def _question(self, task: elements.TaskDraft, step: Step) -> str:
         """How a slot is asked for: by its response, or by an action that makes the question."""
         said, action = step.utter or f"utter_ask_{step.collect}", f"action_ask_{step.collect}"
-        listed = self._files.actions
-        named = [name for each in listed for name in (each if isinstance(each, dict) else [each])]
-        if said in self._files.responses or action not in named:
+        if said in self._files.responses or action not in self._actions:
             return self._utterance(said)
         self._draft.tool(task, action, f"What Rasa's action {action} does.")
         return f"call {action}, which says how."
 
     def _utterance(self, name: str) -> str:
         """The first wording, those of a case with their cases before it."""
+        self._said.add(name)
         given = [each for each in self._files.responses.get(name, ()) if each.text]
         always = next((each for each in given if not each.case), None)
         cases = [f"if {each.case}: {_wording(each)}" for each in given if each.case]
@@ -334,43 +357,7 @@ class _Import:
         return "; ".join([*cases, f"otherwise: {_wording(always)}"]) if cases else _wording(always)
 
     def _condition(self, text: str) -> str:
-        """A predicate over slots in the engine's language, `""` where it says more than that, or compares
-        what has another type."""
-        words = re.split(r"\s+(and|or)\s+", text.strip())
-        parts = [self._comparison(part.strip()) for part in words[::2]]
-        if not all(parts):
-            return ""
-        condition, before = parts[-1], ""
-        for part, word in zip(parts[-2::-1], words[-2::-2], strict=True):
-            # To Rasa `and` binds no closer than `or`: all that stands behind either is its other side.
-            behind = f"({condition})" if before not in ("", word) else condition
-            condition, before = f"{part} {word} {behind}", word
-        return "" if self._draft.fault_in(condition) else condition
-
-    def _comparison(self, text: str) -> str:
-        """Without a value no comparison of Rasa's is true but `!=`, and `not` turns it."""
-        bare = text.removeprefix("not ")
-        negated, match = bare != text, _COMPARISON.match(bare)
-        name = match["name"] if match else bare.removeprefix("slots.")
-        if name not in self._draft.variables:
-            return ""
-        value, holds = self._draft.value(name), ""
-        if match is None:
-            holds = f"{value} == true" if self._kind_of(name) == "boolean" else ""
-        else:
-            other, sign = match["value"].strip(), match["sign"]
-            sign = {"=": "==", "is": "==", "is not": "!="}.get(sign, sign)
-            if other.startswith(("slots.", "context.")):
-                return ""
-            if other in _NOTHING:
-                negated ^= sign == "=="
-            else:
-                negated ^= sign == "!="
-                literal = elements.condition_literal(other, self._kind_of(name))
-                holds = f"{value} {'==' if sign == '!=' else sign} {literal}"
-        if not holds:
-            return f"{'not ' if negated else ''}has({value})"
-        return f"not (has({value}) and {holds})" if negated else holds
+        return condition_of(self._draft, text, self._kind_of)
 
     def _kind_of(self, name: str) -> str:
         """The type of a slot's values, of one too that only tools write."""

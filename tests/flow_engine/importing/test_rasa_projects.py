@@ -196,6 +196,22 @@ def test_a_condition_means_what_it_means_to_rasa(written: str, when: str | None)
     assert ("/flows/pay/if" in {each["pointer"] for each in found.draft.remarks}) is (when is None)
 
 
+def test_what_no_step_says_calls_or_fills_is_told() -> None:
+    mappings = [{"type": "from_llm"}, {"type": "from_intent", "intent": "affirm", "value": True}]
+    found = project(
+        [{"action": "utter_hello"}, {"action": "find_room"}, {"collect": "sure"}],
+        responses={"utter_hello": [{"text": "Hi."}, {"text": "Hello."}], "utter_bye": [{"text": "Bye."}]},
+        actions=["find_room", "validate_sure", "action_restart", "utter_hello"],
+        slots={"sure": {"type": "bool", "mappings": mappings}},
+    )
+    assert [(each["kept"], each["pointer"]) for each in found.draft.remarks[:4]] == [
+        ("dropped", "/responses/utter_hello/1"),
+        ("dropped", "/responses/utter_bye"),
+        ("dropped", "/actions/1"),
+        ("dropped", "/slots/sure/mappings/1"),
+    ]
+
+
 def test_what_rasa_does_by_itself_is_no_tool() -> None:
     steps = [{"action": "action_listen"}, {"action": "action_hangup"}, {"action": "find_room"}]
     found = project(steps)
