@@ -90,17 +90,22 @@ def compared_in(node: nodes.Compare) -> Iterator[Compared]:
 _NAMED = re.compile(r"(\$?(?:vars|values))\.([\w-]{1,80}(?: [\w-]{1,80}){0,8})")
 
 
-def spaced_name(source: str, known: Callable[[str], object], start: str = "") -> str:
-    """How a variable's name that no template takes for one name is written: one of several words, with a
-    hyphen or a digit first; empty without any. `known` gives something for the names that there are, `start`
-    is how the place begins that is asked for, if one is."""
+def spaced_names(source: str, known: Callable[[str], object]) -> Iterator[tuple[str, str]]:
+    """How variables' names that no template takes for one name are written: those of several words, with a
+    hyphen or a digit first; each behind what stands before its first hyphen. `known` gives something for the
+    names that there are."""
     for match in _NAMED.finditer(source):
-        words = match[2].split(" ") if match[0].startswith(start) else []
+        words = match[2].split(" ")
         for end in range(len(words), 0, -1):
             name = " ".join(words[:end])
             if (end > 1 or match[1][0] == "$") and not name.isidentifier() and known(name):
-                return f'; write {match[1]}["{name}"]'
-    return ""
+                yield match[0].partition("-")[0], f'; write {match[1]}["{name}"]'
+                break
+
+
+def spaced_name(source: str, known: Callable[[str], object]) -> str:
+    """How the first of `spaced_names` is written, empty without any."""
+    return next((written for _, written in spaced_names(source, known)), "")
 
 
 def reference_to(key: Expression, absent: Absent) -> Expression:

@@ -19,6 +19,7 @@ from flow_engine.templates.names import (
     VariableUse,
     label_of,
     spaced_name,
+    spaced_names,
     suspicions_in_prose,
 )
 from flow_engine.templates.values import Absent, elements, text, truth
@@ -327,6 +328,8 @@ def lint_template(
     template = _cache.get(source)
     known = frozenset(known_variables)
     missing = [use for use in template.uses if use.key not in known]
+    # By the label of a use: `$vars.pick-up` is `$vars.pick` to a template, less something.
+    hyphenated = dict(reversed([*spaced_names(source, known.__contains__)])) if missing else {}
     there = f"; there are {listed(sorted(known), _NAMES_IN_A_MESSAGE)}" if missing else ""
     problems = [
         *(
@@ -345,8 +348,7 @@ def lint_template(
             parsing.Problem(
                 use.line,
                 parsing.UNKNOWN_NAME,
-                f"{use.label}: no variable {use.key!r}"
-                f"{spaced_name(source, known.__contains__, f'{use.label}-') or there}",
+                f"{use.label}: no variable {use.key!r}{hyphenated.get(use.label, there)}",
             )
             for use in missing
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -265,6 +266,17 @@ class TestLint:
         _, warnings = lint_template("{{ $values.pick-up-day }}", {"pick-up", "pick-up-day"}, "/p")
         hint = "$values.pick: no variable 'pick'; write $values[\"pick-up-day\"]"
         assert any(each.message.endswith(hint) for each in warnings)
+
+    def test_the_time_for_unknown_names_grows_with_the_template_and_no_faster(self) -> None:  # F9
+        """Four times as many take four times as long, where each looked through all of them sixteen times."""
+
+        def seconds(names: int) -> float:
+            source = "".join(f"{{{{ $vars.n{number} }}}}" for number in range(names))
+            started = time.process_time()
+            assert len(lint_template(source, {"pick-up"}, "/p")[1]) == names
+            return time.process_time() - started
+
+        assert min(seconds(2_400) / seconds(600) for _ in range(3)) < 9
 
     @pytest.mark.parametrize("word", ["else if", "elseif", "elsif"])
     def test_a_second_condition_is_told_with_how_it_is_written(self, word: str) -> None:  # F9
