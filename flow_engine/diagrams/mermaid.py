@@ -4,10 +4,14 @@ from collections.abc import Iterator
 
 from flow_engine.diagrams.drawing import Box, conditions, drawing_of
 from flow_engine.documents import FlowVersion
+from flow_engine.errors import CorrectTheInput
 from flow_engine.task_types import TASK_KINDS
 
 # All that is neither letter nor digit goes as an entity, but for what no rule of the grammar begins with.
 _UNQUOTED = frozenset(" ,.()·")
+
+MOST_REPEATED = 5_000_000
+"""Characters of what tasks need, on all arrows: it stands on every one that leads to the task."""
 
 _CLASSES = {
     **{
@@ -19,17 +23,23 @@ _CLASSES = {
 
 
 def mermaid(version: FlowVersion) -> str:
-    """Text of the diagram, with a line break at its end. Raises what `drawing_of` raises."""
+    """Text of the diagram, with a line break at its end. Raises what `drawing_of` raises, and CorrectTheInput
+    `diagram_too_large`."""
     drawing = drawing_of(version)
+    needs = {box.number: tuple(map(quoted, conditions(box))) for box in drawing.boxes}
+    sizes = {number: sum(map(len, texts)) for number, texts in needs.items()}
+    if sum(sizes[arrow.target.number] for arrow in drawing.arrows) > MOST_REPEATED:
+        message = "what tasks need is too large here to be repeated on every arrow: ask for svg"
+        raise CorrectTheInput.breach("diagram_too_large", message)
     lines = ["stateDiagram-v2", "    [*] --> active", "    state active {"]
     if drawing.first is not None:
         lines.append(f"        [*] --> t{drawing.first.number}")
     for box in drawing.boxes:
         lines += [f"        {line}" for line in state(box)]
     for arrow in drawing.arrows:
-        label = " · ".join((*arrow.words, *conditions(arrow.target)))
+        label = " · ".join((*map(quoted, arrow.words), *needs[arrow.target.number]))
         line = f"        t{arrow.source.number} --> t{arrow.target.number}"
-        lines.append(f"{line} : {quoted(label)}" if label else line)
+        lines.append(f"{line} : {label}" if label else line)
     lines.append("    }")
     if drawing.pausing:
         lines.append(f"    active --> between_contacts : {quoted(drawing.end_of_contact)}")

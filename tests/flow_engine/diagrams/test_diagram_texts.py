@@ -159,6 +159,15 @@ class TestGraphviz:
         assert "t1 -> t0" not in drawn
 
 
+def test_needs_that_would_fill_the_memory_on_every_arrow_are_refused() -> None:  # F27
+    variables = [{"_id": f"v{n}", "name": "€" * 58 + f"{n:02}", "type": "custom"} for n in range(12)]
+    ids = [f"t{number}" for number in range(50)]
+    needed = needs(*(str(each["_id"]) for each in variables))
+    tasks = [aio_task(each, transitionParameters=needed) for each in ids]
+    with pytest.raises(CorrectTheInput, match="diagram_too_large"):
+        mermaid(draft(tasks=tasks, firstTask="t0", globalTasks=ids, variables=variables))
+
+
 @pytest.mark.anyio
 class TestRenderer:
     @needs_dot
