@@ -225,6 +225,10 @@ class _Import:
         ]
         for name in linked & self._flows.keys():
             draft.tasks[name].returns = True
+        for task in draft.tasks.values():
+            for name in (each for each, way in task.ways.items() if way.when and each in draft.global_tasks):
+                told = f"in {task.name!r} the condition of the link binds users who ask for it, too"
+                draft.changed(("flows", name) if name in self._files.flows else (), f"{name!r}: {told}")
         self._tell_unsaid()
         return draft.imported()
 

@@ -61,6 +61,16 @@ def test_a_condition_of_a_flow_that_others_lead_to_is_told() -> None:
         assert ("/flows/pay/if" in {each["pointer"] for each in found.draft.remarks}) is told
 
 
+@pytest.mark.parametrize(("when", "told"), [({}, True), ({"if": False}, False)])
+def test_a_link_s_condition_that_binds_users_too_is_told(when: dict[str, Any], told: bool) -> None:
+    pay = {"description": "y", "steps": [{"action": "utter_y"}], **when}
+    branch = [{"if": "slots.known", "then": [{"link": "pay"}]}, {"else": "END"}]
+    found = project([{"noop": True, "next": branch}], flows={"pay": pay}, slots={"known": {"type": "bool"}})
+    assert [each["message"] for each in found.draft.remarks if each["pointer"] == "/flows/pay"] == (
+        ["'pay': in 'book' the condition of the link binds users who ask for it, too"] if told else []
+    )
+
+
 @pytest.mark.parametrize("kind", ["stories", "rules", "forms", "intents"])
 def test_a_project_without_flows_is_told_what_is_read(kind: str) -> None:
     with pytest.raises(CorrectTheInput, match="accepted are flows, as CALM has them"):
