@@ -257,8 +257,11 @@ def _membership(part: syntax.Membership[lang.Operand], variables: VariableIndex)
         value, found = value_of(facts), listed(facts)
         if value is None or found is None:
             return None
-        if isinstance(value, str) and {*map(type, found)} == {str}:  # of a long list nearly always
-            return (value in found) == inside
+        if isinstance(value, str | int | float):  # what may be long is looked through by Python itself
+            kind = {int, float} if type(value) in (int, float) else {type(value)}
+            is_alike = {*map(type, found)} <= kind
+            alike = found if is_alike else [member for member in found if type(member) in kind]
+            return inside if value in alike else None if len(alike) < len(found) else not inside
         truths = [compare(value, "==", member, facts.zone) for member in found]
         if True in truths:
             return inside

@@ -397,6 +397,39 @@ def test_what_clashes_is_never_true_nor_false(part: lang.Part, known: Facts) -> 
         assert of(part).truth(known) is None
 
 
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ([], False),
+        ([2, 3.5], False),
+        ([2, 1.0], True),
+        ([2, "1"], None),
+        ([2, True], None),
+        ([None, 1], True),
+        ([[1], {}], None),
+    ],
+)
+def test_a_list_of_many_kinds_is_judged_member_by_member(
+    members: list[JsonValue], expected: bool | None
+) -> None:
+    assert condition("1 in vars['any id']").truth(facts({"any id": members})) is expected
+    opposite = None if expected is None else not expected
+    assert condition("1 not in vars['any id']").truth(facts({"any id": members})) is opposite
+
+
+@pytest.mark.parametrize("members", [[*range(50_000)], ["code", 7] * 25_000], ids=["numbers", "both"])
+def test_a_list_of_numbers_takes_no_longer_than_one_of_texts(members: list[JsonValue]) -> None:
+    def seconds(text: str, known: Facts) -> float:
+        asked, started = condition(text), time.process_time()
+        for _ in range(20):
+            asked.truth(known)
+        return time.process_time() - started
+
+    texts, others = facts({"any id": [f"code {n}" for n in range(50_000)]}), facts({"any id": members})
+    asked = ("'none' in vars['any id']", texts), ("-1 in vars['any id']", others)
+    assert min(seconds(*asked[1]) / seconds(*asked[0]) for _ in range(4)) < 4
+
+
 def test_a_long_list_is_looked_through_in_a_moment() -> None:
     known = facts({"any id": [f"code {n}" for n in range(20_000)]})
     for text, expected in (("'none' in vars['any id']", False), ("'code 19999' in vars['any id']", True)):
