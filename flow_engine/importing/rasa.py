@@ -225,12 +225,17 @@ class _Import:
         ]
         for name in linked & self._flows.keys():
             draft.tasks[name].returns = True
+        self._tell_bound()
+        self._tell_unsaid()
+        return draft.imported()
+
+    def _tell_bound(self) -> None:
+        """Tells of links whose condition binds users too, who come to the flow from everywhere in Rasa."""
+        draft = self._draft
         for task in draft.tasks.values():
             for name in (each for each, way in task.ways.items() if way.when and each in draft.global_tasks):
                 told = f"in {task.name!r} the condition of the link binds users who ask for it, too"
                 draft.changed(("flows", name) if name in self._files.flows else (), f"{name!r}: {told}")
-        self._tell_unsaid()
-        return draft.imported()
 
     def _tell_unsaid(self) -> None:
         """Tells what of the domain no step of a flow says, calls or fills."""
