@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Literal
 
 from adapters.extraction.questions import Profile, Question, is_content, shares, stems, topics_of
-from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, right_before
+from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, fold, right_before
 from flow_engine.values import JsonValue
 from flow_engine.vocabulary import VariableType
 
@@ -154,17 +154,21 @@ class Turn:
         return _WORD.findall(text)[-_SUPPORT_WORDS:]
 
     def declines(self, mention: Mention) -> bool:
-        """ "not Monday", "Monday no", "Monday I can't": named, but not as the answer. A day is declined by
-        being busy, too, or by an answer that is put off to it."""
+        """ "not Monday", "Monday no", "Monday I can't": named, but not as the answer. A day and a
+        part of the day are declined by being busy, too, a day by an answer that is put off to it."""
         turns = self.tables.turns
         lead = _CLAUSE_END.split(self.text[max(0, mention.start - _REACH) : mention.start])[-1]
         plain_no = _patterns(self.tables).plain_no
         if right_before(turns.negations).search(lead) or plain_no.match(self.text, mention.end):
             return True
         begin, end = clause(self.text, mention.start, mention.end, self.tables)
-        refused = (
-            (*turns.refusals, *turns.busy, *turns.postponed) if mention.kind == "date" else turns.refusals
-        )
+        refused = turns.refusals
+        if mention.kind == "date":
+            refused = (*refused, *turns.busy, *turns.postponed)
+        elif (
+            mention.kind == "member" and stems(fold(str(mention.value))) & _patterns(self.tables).parts_of_day
+        ):
+            refused = (*refused, *turns.busy)
         return anywhere(refused).search(self.text, begin, end) is not None
 
     def names_two(self, mentions: Sequence[Mention]) -> bool:
@@ -176,8 +180,10 @@ class Turn:
 
     def one_value(self, taker: Profile | None, mentions: Sequence[Mention]) -> dict[str, JsonValue]:
         """The one value that is left after corrections, by the taker's id, as JSON holds it. Empty without a
-        taker, and for two values."""
+        taker, for two values, and for one that is taken back and not replaced ("Monday, no wait")."""
         meant = last_meant(mentions, self.text, self.tables)
+        if meant and _patterns(self.tables).withdrawn.match(self.text, meant[-1].end):
+            return {}
         values = {repr(mention.value): mention.value for mention in meant}
         return {taker.spec.id: next(iter(values.values()))} if taker is not None and len(values) == 1 else {}
 
@@ -191,6 +197,10 @@ class _Patterns:
         self.reference = re.compile(before + TO_A_REFERENCE)
         taken_back = alternation((*turns.corrections, *turns.plain_no))
         self.correction = re.compile(rf"{alternation(turns.conditionals)}|(?P<taken_back>{taken_back})")
+        correction, no = alternation(turns.corrections), alternation(turns.plain_no)
+        self.withdrawn = re.compile(
+            rf"[ ,.]{{1,3}}(?:{no}[ ,.]{{1,3}}{correction}|{correction}[ ,.]{{1,3}}{no})"
+        )
         # From a range's first word to its last: what stands right behind belongs to it. `#` is the first end.
         both = (
             r"[ ,]{1,2}(?:[\wº.,]+ ){1,4}".join(alternation([part.strip()]) for part in phrase.split("#"))
@@ -199,6 +209,8 @@ class _Patterns:
         self.ranges = re.compile("|".join(both))
         self.alternative = re.compile(rf"[ ,]*{alternation(turns.alternatives)} (?:\w{{1,4}} ){{0,2}}")
         self.plain_no = re.compile(rf" {alternation(turns.plain_no)}(?=$| ?[,.;!])")
+        times = vocabulary.times
+        self.parts_of_day = stems(" ".join((*times.morning, *times.afternoon, *times.evening, *times.night)))
         self.clause_break = re.compile(rf"[,.;?!]|{alternation(turns.contrasts)}")
 
 

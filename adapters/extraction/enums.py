@@ -27,6 +27,12 @@ def _denial(vocabulary: Vocabulary) -> re.Pattern[str]:
     return re.compile(rf" (?:\w+ )?{alternation(vocabulary.turns.denials_behind)}(?! [0-9])")
 
 
+@cache
+def _known(vocabulary: Vocabulary) -> re.Pattern[str]:
+    """What makes the next word, or the one behind it, a thing that is known."""
+    return re.compile(rf"{alternation(vocabulary.words.definite)} ?(?:\w+ )?$")
+
+
 _DIVISIBLE = 5
 """Letters from which on a word may be said in two ("pick up", "pick-up"): shorter ones meet other words."""
 
@@ -51,7 +57,9 @@ _CLAUSE = re.compile(r"[,.;:?!]")
 
 def enums(turn: Turn, numbers: Sequence[Mention]) -> Mapping[str, JsonValue]:
     """Values by variable id. None for members that are negated, asked about or claimed by two variables."""
-    fitting = {each: _meant_for(turn, each, numbers) for each in turn.of_type("enum")}
+    answers = turn.tables.answers
+    idioms = [m.span() for m in few(anywhere((*answers.greetings, *answers.unsure)).finditer(turn.text))]
+    fitting = {each: _meant_for(turn, each, numbers, idioms) for each in turn.of_type("enum")}
     spots = {each: {(m.start, m.end) for m in mentions} for each, mentions in fitting.items()}
     takers = Counter(spot for own in spots.values() for spot in own)
     values: dict[str, JsonValue] = {}
@@ -78,7 +86,10 @@ def is_rather_anothers(turn: Turn, profile: Profile, number: Mention) -> bool:
     )
 
 
-def _meant_for(turn: Turn, profile: Profile, numbers: Sequence[Mention]) -> Sequence[Mention]:
+def _meant_for(
+    turn: Turn, profile: Profile, numbers: Sequence[Mention], idioms: Sequence[tuple[int, int]]
+) -> Sequence[Mention]:
+    """A member within an idiom is a word of that: "let me check", "good evening"."""
     values = profile.spec.enum_values
     numeric = {value for value in values if not isinstance(value, str)}
     counted = [
@@ -86,7 +97,13 @@ def _meant_for(turn: Turn, profile: Profile, numbers: Sequence[Mention]) -> Sequ
         for m in numbers
         if m.value in numeric and turn.takes(profile, m) and not is_rather_anothers(turn, profile, m)
     ]
-    named = members(turn.text, values, turn.tables)
+    named = [
+        m
+        for m in members(turn.text, values, turn.tables)
+        if not any(
+            start <= m.start and m.end <= end and m.end - m.start < end - start for start, end in idioms
+        )
+    ]
     if turn.names_two(sorted((*named, *counted), key=lambda mention: mention.start)):
         return []
     named = [m for m in named if not (m.vague and _is_a_word_of_the_name(turn, profile, m))]
@@ -236,26 +253,43 @@ def _inflected(word: str, language: str) -> tuple[str, str]:
 def _is_meant(turn: Turn, profile: Profile, mention: Mention) -> bool:
     """Rule 2, and of rule 3 that it is no part of another thing."""
     behind = turn.words_behind(mention)
-    plain = _is_all_that_is_said(turn, profile, mention)
-    if turn.is_asked(profile):
-        return plain or not mention.vague or not behind or not is_content(behind[0])
-    if plain:
+    asked = turn.is_asked(profile)
+    if _is_all_that_is_said(turn, profile, mention):
         # A part of a member answers a question that by its words is for no variable.
         asked_apart = turn.asked is not None and not turn.asked_ids
-        return not mention.vague or (asked_apart and not _is_brief(mention.value))
+        return asked or not mention.vague or (asked_apart and not _is_brief(mention.value))
+    if _is_past(turn, mention):
+        return False
+    if asked:
+        heads = not mention.vague or not any(map(is_content, behind[:1]))
+        return heads and not _is_of_a_story(turn, mention)
     if mention.vague:
         return False
     if shares((*behind, *turn.words_ahead(mention)), profile):
         return True
     if _heads_a_short_answer(turn, mention, behind):
-        return True
+        return not _is_of_a_story(turn, mention)
     if not turn.is_open or _is_part_of_another(turn, mention, behind):
         return False
-    if is_former(turn.text, mention, turn.tables):
-        return False
-    start, end = clause(turn.text, mention.start, mention.end, turn.tables)
-    past = tuple(name for name, count in turn.tables.dates.days.items() if count < 0)
-    return _is_new(turn, mention, start) and not anywhere(past).search(turn.text, start, end)
+    start, _ = clause(turn.text, mention.start, mention.end, turn.tables)
+    return _is_new(turn, mention, start)
+
+
+def _is_past(turn: Turn, mention: Mention) -> bool:
+    """ "Last time by card", "it was declined yesterday"."""
+    tables = turn.tables
+    past = tuple(name for name, count in tables.dates.days.items() if count < 0)
+    where = clause(turn.text, mention.start, mention.end, tables)
+    return is_former(turn.text, mention, tables) or anywhere(past).search(turn.text, *where) is not None
+
+
+def _is_of_a_story(turn: Turn, mention: Mention) -> bool:
+    """ "I lost my card", "the card has expired", of a mention whose clause says more than that it is chosen:
+    a thing that is known already is not what is chosen, unless the choice is made by it ("with my card")."""
+    start, _ = clause(turn.text, mention.start, mention.end, turn.tables)
+    lead = turn.text[max(start, mention.start - _REACH) : mention.start]
+    known = _known(turn.tables).search(lead)
+    return known is not None and not right_before(turn.tables.words.by).search(lead[: known.start()])
 
 
 def _is_new(turn: Turn, mention: Mention, start: int) -> bool:
@@ -269,9 +303,10 @@ def _is_new(turn: Turn, mention: Mention, start: int) -> bool:
 
 def _is_all_that_is_said(turn: Turn, profile: Profile, mention: Mention) -> bool:
     """Whether the rest of its clause only leads up to it ("I'd take the …") or speaks of the variable."""
-    start, end = _clause_around(turn, mention)
+    start, end = clause(turn.text, mention.start, mention.end, turn.tables)
     rest = f"{turn.text[start : mention.start]} . {turn.text[mention.end : end]}"
-    words = _WORD.findall(anywhere(turn.tables.turns.choosing).sub(" ", rest))
+    turns = turn.tables.turns
+    words = _WORD.findall(anywhere((*turns.choosing, *turns.corrections)).sub(" ", rest))
     return all(not is_content(word) or shares([word], profile) for word in words)
 
 
@@ -343,13 +378,16 @@ def _negation_behind(turn: Turn, behind: str, *, is_question: bool) -> bool:
     """In a turn of its own, only one that ends what is said: "a double non-smoking" denies what follows, and
     "cash, no?" asks for a yes."""
     denial = _denial(turn.tables).match(behind)
-    if denial is None or not turn.is_open:
-        return denial is not None
     tables = turn.tables.turns
-    agreed = anywhere((*turn.tables.answers.yes, *tables.conditionals)).fullmatch(denial.group().strip())
+    if denial is None or anywhere((*turn.tables.answers.yes, *tables.conditionals)).fullmatch(
+        denial.group().strip()
+    ):
+        return False  # "cash, why not", "in contanti se non le dispiace"
+    if not turn.is_open:
+        return True
     closing = anywhere((*tables.choosing, *tables.denied_verbs))
     follows = _WORD.findall(closing.sub(" ", behind[denial.end() :]))
-    return not (is_question or agreed or any(map(is_content, follows)))
+    return not (is_question or any(map(is_content, follows)))
 
 
 def _clause_around(turn: Turn, mention: Mention) -> tuple[int, int]:

@@ -32,6 +32,10 @@ class Words:
     articles: Phrases
     """Those that are the number one as well."""
     indefinite: Phrases
+    definite: Phrases
+    """What stands before a thing that is known: articles, and whose it is."""
+    by: Phrases
+    """Before what something is done with, or where."""
     one: Phrases
     respelled: dict[str, str]
     not_numbers: Phrases
@@ -64,6 +68,7 @@ class Answers:
     firm_no: Phrases
     unsure: Phrases
     neutral: Phrases
+    greetings: Phrases
     bare_yes: Phrases
     plain: Phrases
     """Those of `yes` and `no` that begin no other sentence."""
