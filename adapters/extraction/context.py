@@ -164,6 +164,8 @@ class Turn:
         begin, end = clause(self.text, mention.start, mention.end, self.tables)
         refused = turns.refusals
         if mention.kind == "date":
+            if anywhere(turns.undecided).search(self.text):
+                return True
             refused = (*refused, *turns.busy, *turns.postponed)
         elif (
             mention.kind == "member" and stems(fold(str(mention.value))) & _patterns(self.tables).parts_of_day

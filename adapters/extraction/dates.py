@@ -2,7 +2,8 @@
 
 1. Relative days count from the day on which the turn was said. A bare weekday is the next one, never today;
    for a variable that speaks of the past it is the last one.
-2. A day without a year is the next such day, today included; for the past, the last one.
+2. A day without a year is the next such day, today included; for the past, the last one. One that was within
+   the last month is not meant of the next year.
 3. A weekday beside a day of the month must agree with it, else what was meant is unknown.
 4. A time counts only beside a day, or when it corrects the time of a day. A part of the day adds no time.
    "Today at midnight" is the end of today; for the past, its beginning.
@@ -22,6 +23,9 @@ from adapters.extraction.numbers import TimeMention, part_of_day, times
 from adapters.extraction.vocabulary import Dates, Vocabulary, alternation, as_listed, few, right_before
 
 _REACH = 40
+_HALF_DAY = 12
+_JUST_PAST = 31
+"""Days after which a day without a year may be that of the next year."""
 _WORD = re.compile(r"[\wº']+")
 
 
@@ -108,6 +112,12 @@ class _Patterns:
         behind = alternation((*tables.not_meant_behind, *_of_a_month(tables)))
         self.not_meant_behind = re.compile(rf"(?:,? (?:{lead} )?[0-9]{{1,2}}º?)? ?{behind}")
         self.of = re.compile(rf" {alternation(tables.of)}['’]? ?")
+        turns = vocabulary.turns
+        # "At 10, no, make it 11".
+        corrects = alternation((*turns.corrections, *turns.plain_no))
+        self.bare_hour = re.compile(
+            rf"(?:[ ,.]{{1,2}}{corrects}){{1,3}}[ ,.]{{1,2}}(?P<hour>1?[0-9]|2[0-3])(?=$| ?[,.;?!])"
+        )
         self.negated = right_before(vocabulary.turns.negations)
         self.links = frozenset(word for phrase in tables.links for word in phrase.split(" "))
 
@@ -177,7 +187,8 @@ def _with_time(
         # A later time may replace it ("at 10, no, at 11"), unless a day was named in between.
         until = days[place + 1].start if place + 1 < len(days) else len(text)
         corrected = clock
-        for other in clocks:
+        bare = _patterns(vocabulary).bare_hour.match(text, clock.end, until)
+        for other in [_at(bare)] if bare else clocks:
             if (
                 corrected.end <= other.start
                 and other.end <= until
@@ -211,6 +222,11 @@ def _with_time(
         looking_back=written(day.back, minutes),
         vague=day.vague and clock is None,
     )
+
+
+def _at(bare: re.Match[str]) -> TimeMention:
+    hour = int(bare["hour"])
+    return TimeMention(bare.start("hour"), bare.end(), hour * 60, open_half=hour <= _HALF_DAY)
 
 
 def _days(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[_Day]:
@@ -247,7 +263,8 @@ def _read(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | 
     ahead, back = (_named(found, vocabulary, today, back) for back in (False, True))
     if ahead is None or back is None:
         return None
-    return _Day(start, end, ahead, back, vague=found["short"] is not None)
+    just_past = ahead != back and (today.day - back).days <= _JUST_PAST
+    return _Day(start, end, None if just_past else ahead, back, vague=found["short"] is not None)
 
 
 def _counted(found: re.Match[str], vocabulary: Vocabulary, today: Today) -> _Day | None:

@@ -15,7 +15,7 @@ from datetime import date
 
 from adapters.extraction.answers import answer
 from adapters.extraction.contact_details import emails, phones
-from adapters.extraction.context import Fit, Mention, Turn, is_former, last_meant
+from adapters.extraction.context import Fit, Mention, Turn, clause, is_former, last_meant
 from adapters.extraction.dates import Today, dates
 from adapters.extraction.enums import enums, is_rather_anothers
 from adapters.extraction.normalising import normalise
@@ -113,11 +113,9 @@ def _dates(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
         days = [replace(m, value=m.looking_back) for m in meant] if _is_past(each) else meant
         read[each] = [mention for mention in days if mention.value is not None]
     asked = [each for each in profiles if turn.is_asked(each)]
-    takers = asked or [each for each in profiles if any(_on_its_side(turn, each, m) for m in read[each])]
-    if len(takers) != 1:
-        return {}
-    taker = takers[0]
-    return turn.one_value(taker, [mention for mention in read[taker] if _fits(turn, taker, mention)])
+    fitting = {each: [m for m in read[each] if _fits(turn, each, m)] for each in asked or profiles}
+    takers = [each for each, days in fitting.items() if days]
+    return turn.one_value(takers[0], fitting[takers[0]]) if len(takers) == 1 else {}
 
 
 def _on_its_side(turn: Turn, profile: Profile, mention: Mention) -> bool:
@@ -137,8 +135,11 @@ def _fits(turn: Turn, profile: Profile, mention: Mention) -> bool:
         return False
     if (past and not on_its_side) or (turn.topics & {"birth"}) - profile.topics:
         return False
+    if _is_of_a_call(turn, profile, mention):
+        return False
     if turn.is_asked(profile):
-        return not (mention.vague and "birth" in profile.topics)
+        is_ahead = turn.asked is not None and turn.asked.looks_ahead and not past
+        return on_its_side if is_ahead else not (mention.vague and "birth" in profile.topics)
     if mention.vague or not on_its_side or _answers_another(turn, profile, [mention]):
         return False
     if past and not turn.topics & (profile.topics & {"birth"} or {"past"}):
@@ -150,6 +151,13 @@ def _fits(turn: Turn, profile: Profile, mention: Mention) -> bool:
     ):
         return False
     return turn.asked is None or turn.is_open or "date" not in turn.asked.asks
+
+
+def _is_of_a_call(turn: Turn, profile: Profile, mention: Mention) -> bool:
+    """ "Call me tomorrow", for a variable that is not about calls."""
+    where = clause(turn.text, mention.start, mention.end, turn.tables)
+    found = anywhere(turn.tables.turns.calls).search(turn.text, *where)
+    return found is not None and not shares(_WORD.findall(found.group()), profile)
 
 
 def _answers_another(turn: Turn, profile: Profile, mentions: Sequence[Mention]) -> bool:

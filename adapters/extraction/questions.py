@@ -57,6 +57,8 @@ class Question:
     opens: bool
     is_open_form: bool
     """Begins with "when", "how many" and the like: yes or no answers something else."""
+    looks_ahead: bool
+    """For what is to come, and may be chosen."""
     is_negated: bool
     """ "Don't you need parking?": a plain yes may mean either."""
 
@@ -112,6 +114,7 @@ def question(turn: str | None, vocabulary: Vocabulary) -> Question | None:
         offers_choice=anywhere(turns.alternatives).search(text) is not None,
         opens=anywhere(turns.openers).search(text) is not None,
         is_open_form=any(anywhere(vocabulary.answers.asking).match(part.strip(" ¿¡,")) for part in asked),
+        looks_ahead=anywhere(turns.asks_ahead).search(text) is not None,
         is_negated=_NEGATION.search(text) is not None,
     )
 

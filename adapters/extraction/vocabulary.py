@@ -92,6 +92,10 @@ class Turns:
     busy: Phrases
     postponed: Phrases
     """A day beside these is when the answer will come: "I'll let you know tomorrow"."""
+    undecided: Phrases
+    """No day of the turn is settled: "I'll call you back"."""
+    calls: Phrases
+    """A day beside these is that of a call."""
     formerly: Phrases
     """What they stand beside has been: it is not what is wished for now."""
     conditionals: Phrases
@@ -115,6 +119,7 @@ class Turns:
     """What makes the word before it part of another thing: "card of …"."""
     bounds: Phrases
     asks_date: Phrases
+    asks_ahead: Phrases
     number_words: Phrases
     asks_phone: Phrases
     asks_number: Phrases

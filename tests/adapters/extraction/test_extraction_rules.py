@@ -52,7 +52,7 @@ class TestDates:
             ("oggi", "2026-03-04"),
             ("mercoledì", "2026-03-11"),
             ("il 4 marzo", "2026-03-04"),
-            ("il 3 marzo", "2027-03-03"),
+            ("il 3 gennaio", "2027-01-03"),
             ("il 29 febbraio", "2028-02-29"),
             ("tra un mese", "2026-04-04"),
             ("lunedì della settimana prossima", "2026-03-09"),
@@ -64,7 +64,8 @@ class TestDates:
         assert found(said, DATE, bot=WHEN) == {"date": expected}
 
     @pytest.mark.parametrize(
-        "said", ["il 31 aprile", "lunedì 10 marzo", "2026-13-45", "la settimana prossima", "ad aprile"]
+        "said",
+        ["il 31 aprile", "lunedì 10 marzo", "2026-13-45", "la settimana prossima", "ad aprile", "il 3 marzo"],
     )
     def test_that_no_calendar_has_or_that_are_no_single_day_are_nothing(self, said: str) -> None:  # F38
         assert found(said, DATE, bot=WHEN) == {}

@@ -25,6 +25,15 @@ PART = {
     "es": (enum("franja", "La parte del día.", "mañana", "tarde"), "¿Por la mañana o por la tarde?"),
 }
 
+VISIT = {
+    "it": (
+        VariableSpec("visita", "visita", "date", "Il giorno della visita."),
+        "Per quando vuole la visita?",
+    ),
+    "en": (VariableSpec("visit", "visit", "date", "Day of the visit."), "When would you like the visit?"),
+    "es": (VariableSpec("visita", "visita", "date", "El día de la visita."), "¿Qué día quiere la visita?"),
+}
+
 
 def answer(asked: tuple[VariableSpec, str], language: str, said: str) -> JsonValue:
     variable, bot = asked
@@ -107,3 +116,67 @@ def test_words_of_correction_and_of_politeness_say_nothing_themselves(
     language: str, said: str, value: JsonValue
 ) -> None:  # F38
     assert answer(PAYMENT[language], language, said) == value
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "value"),
+    [
+        ("it", "l'avevo per il 20 marzo", None),
+        ("it", "il medico doveva venire lunedì", None),
+        ("it", "ieri non è venuto nessuno, facciamo lunedì", "2026-03-09"),
+        ("en", "I was supposed to have it yesterday", None),
+        ("en", "you told me the 9th", None),
+        ("en", "I had it booked for February 20th", None),
+        ("es", "tenía cita ayer y no vine", None),
+        ("es", "era para el 20 de febrero", None),
+        ("es", "era para el 20 de marzo, por favor", "2026-03-20"),
+    ],
+)
+def test_a_day_that_has_been_is_none_for_what_is_to_come(
+    language: str, said: str, value: JsonValue
+) -> None:  # F38
+    assert answer(VISIT[language], language, said) == value
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "value"),
+    [
+        ("it", "richiamatemi domani e ne parliamo", None),
+        ("it", "venerdì, ma vi faccio sapere", None),
+        ("en", "call me tomorrow and we'll sort it out", None),
+        ("en", "Friday if my boss lets me, I'll call you back", None),
+        ("en", "Friday, and call me when you're on your way", "2026-03-06"),
+        ("es", "llámeme mañana y lo hablamos", None),
+        ("es", "el viernes si me deja mi jefe, ya le llamo yo", None),
+    ],
+)
+def test_a_day_of_a_call_or_one_that_is_still_to_be_settled_is_none(
+    language: str, said: str, value: JsonValue
+) -> None:  # F38
+    assert answer(VISIT[language], language, said) == value
+
+
+def test_the_day_of_a_call_is_that_of_a_variable_about_calls() -> None:  # F38
+    call = VariableSpec("call", "call", "date", "The day on which to call the customer.")
+    assert found("call me tomorrow", call, bot="When can we call you?", language="en-US") == {
+        "call": "2026-03-05"
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        ("Friday at 10, actually make it 11", "2026-03-06T10:00:00Z"),
+        ("Friday at 2, no, 3", "2026-03-06T14:00:00Z"),
+        ("Friday at 10, sorry, 4 people", "2026-03-06T09:00:00Z"),
+    ],
+)
+def test_a_bare_hour_behind_a_correction_is_that_of_the_day(said: str, value: JsonValue) -> None:  # F38
+    assert answer(VISIT["en"], "en", said) == value
+
+
+def test_a_day_goes_to_the_only_variable_that_it_fits() -> None:  # F38
+    started = VariableSpec("started", "started", "date", "When the trouble started.")
+    visit, _ = VISIT["en"]
+    found_values = found("I'd like the visit on March 20th", visit, started, language="en-US")
+    assert found_values == {"visit": "2026-03-20"}
