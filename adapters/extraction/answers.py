@@ -4,7 +4,7 @@
 2. What begins other sentences too ("ok, how much is it?", "I have two cards") is an answer only where the
    rest of its clause says nothing or speaks of the variable, and where nothing is asked behind it.
 3. An objection or a condition that says something ("yes, but …", "yes if …") leaves it open, and so does a
-   "wait".
+   "wait", a greeting ("yes, hello, …"), or what turns to another matter.
 """
 
 import re
@@ -40,6 +40,7 @@ class _Patterns:
             rf"(?! ?\?| not(?!\w))"
         )
         self.held = re.compile(rf"[ ,.]{{1,2}}{alternation(tables.holding)}")
+        self.greets = re.compile(rf"[ ,]{{1,2}}{alternation(tables.greetings)}[ ,.!]{{1,2}}\w")
         asked = alternation(tables.asking)
         self.asks = re.compile(rf"\?|{asked}")
         self.asks_at_once = re.compile(rf"[ ,.]{{0,2}}(?:{alternation(tables.leading)} )?{asked}")
@@ -90,7 +91,10 @@ def _stands(found: re.Match[str], rest: str, vocabulary: Vocabulary, taker: Prof
 
 def _is_left_open(text: str, rest: str, end: int, vocabulary: Vocabulary, taker: Profile) -> bool:
     """Rule 3, of what is said behind the last answer."""
-    if _patterns(vocabulary).held.match(text, end):
+    patterns, turned = _patterns(vocabulary), anywhere(vocabulary.answers.turning).search(text, end)
+    if patterns.held.match(text, end) or patterns.greets.match(text, end):
+        return True
+    if turned is not None and not shares(_WORD.findall(turned.group()), taker):
         return True
     objection = anywhere(vocabulary.answers.objections).search(text, end)
     if objection is None:

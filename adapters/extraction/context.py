@@ -10,12 +10,22 @@ from functools import cache
 from itertools import pairwise
 from typing import Literal
 
-from adapters.extraction.questions import Profile, Question, is_content, shares, stems, topics_of
+from adapters.extraction.questions import (
+    SIGNS,
+    Profile,
+    Question,
+    is_content,
+    measures,
+    shares,
+    stems,
+    topics_of,
+)
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, fold, right_before
 from flow_engine.values import JsonValue
 from flow_engine.vocabulary import VariableType
 
 _REACH = 40
+_SENTENCE = 120
 _SUPPORT_WORDS = 3
 _SHORT_ANSWER = 4
 """Words up to which an answer is to the point: a number in it needs no word of the variable beside it."""
@@ -115,7 +125,7 @@ class Turn:
         ):
             return Fit.OTHERS  # "born in 1980", "born in 80"
         behind = self.words_behind(number)
-        if self._is_another_unit(profile, behind):
+        if self._is_another_unit(profile, number, behind):
             return Fit.OTHERS
         if number.topics:
             return Fit.OWN if number.topics & profile.topics else Fit.OTHERS
@@ -131,13 +141,16 @@ class Turn:
             Fit.OTHERS if not self.is_short or any(shares(behind[:1], each) for each in others) else Fit.ALONE
         )
 
-    def _is_another_unit(self, profile: Profile, behind: Sequence[str]) -> bool:
-        """ "Two weeks" are not so many months."""
-        units = self.tables.dates.units
-        if not behind or behind[0] not in units:
-            return False
-        same = stems(" ".join(word for word, unit in units.items() if unit == units[behind[0]]))
-        return bool(profile.words & stems(" ".join(units))) and not profile.words & same
+    def _is_another_unit(self, profile: Profile, number: Mention, behind: Sequence[str]) -> bool:
+        """ "Two weeks" are not so many months, nor are "20 yen" or "¥20" so many dollars."""
+        beside = self.text[max(0, number.start - 1) : number.start] + self.text[number.end :].lstrip()[:1]
+        said = stems(f"{behind[0] if behind else ''} {beside.translate(SIGNS)}")
+        return any(
+            said & frozenset[str]().union(*units.values())
+            and profile.words & frozenset[str]().union(*units.values())
+            and not any(said & words and profile.words & words for words in units.values())
+            for units in measures()
+        )
 
     def words_behind(self, mention: Mention) -> Sequence[str]:
         """Up to three words of the clause behind the mention, before any digit and any day: the night of
@@ -172,6 +185,20 @@ class Turn:
         ):
             refused = (*refused, *turns.busy)
         return anywhere(refused).search(self.text, begin, end) is not None
+
+    def own(self, profile: Profile, mentions: Sequence[Mention], *, strict: bool) -> Sequence[Mention]:
+        """Without what is another person's, where something is the user's own; with `strict` in any case. A
+        variable about another person takes all."""
+        if "another" not in self.topics - profile.topics:
+            return mentions
+        own = [mention for mention in mentions if not self._is_anothers(mention)]
+        return own if own or strict else mentions
+
+    def _is_anothers(self, mention: Mention) -> bool:
+        """Whether the last person that the sentence names before it is not the user."""
+        sentence = re.split("[.;?!] ", self.text[max(0, mention.start - _SENTENCE) : mention.start])[-1]
+        others = list(anywhere(self.tables.topics["another"].words).finditer(sentence))
+        return bool(others) and not anywhere(self.tables.turns.own).search(sentence, others[-1].end())
 
     def names_two(self, mentions: Sequence[Mention]) -> bool:
         """ "two or three": any two that follow each other as alternatives."""

@@ -111,7 +111,7 @@ def _meant_for(
     # "Una visita di controllo" is a "controllo", though "visita" is a word of "prima visita".
     kept = [m for m in kept if not m.vague] or kept
     mentions = sorted((*kept, *counted), key=lambda mention: mention.start)
-    return [m for m in mentions if not turn.declines(m)]
+    return turn.own(profile, [m for m in mentions if not turn.declines(m)], strict=False)
 
 
 def _is_a_word_of_the_name(turn: Turn, profile: Profile, mention: Mention) -> bool:
@@ -306,7 +306,7 @@ def _is_all_that_is_said(turn: Turn, profile: Profile, mention: Mention) -> bool
     start, end = clause(turn.text, mention.start, mention.end, turn.tables)
     rest = f"{turn.text[start : mention.start]} . {turn.text[mention.end : end]}"
     turns = turn.tables.turns
-    words = _WORD.findall(anywhere((*turns.choosing, *turns.corrections)).sub(" ", rest))
+    words = _WORD.findall(anywhere((*turns.choosing, *turns.corrections, *turns.own)).sub(" ", rest))
     return all(not is_content(word) or shares([word], profile) for word in words)
 
 

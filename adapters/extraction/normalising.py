@@ -23,8 +23,8 @@ MAX_CHARS = 2000
 
 _TOKEN = re.compile(r"[^\W\d_]+|[0-9]+|\s+|.", re.DOTALL)
 _ORDINAL = re.compile(r"([0-9])\s?(?:[ºª°]|(?:st|nd|rd|th)(?!\w))")
-_MERIDIEM = re.compile(r"(?<=[0-9])(?=[ap]\.?m(?!\w))")
-"""Before the "pm" of "3pm"."""
+_UNIT = re.compile(r"(?<=[0-9])(?=(?:[ap]\.?m|k)(?!\w))")
+"""Before the "pm" of "3pm" and the "k" of "20k"."""
 _NO_TEXT = re.compile("[\ud800-\udfff]")  # halves of characters, which no UTF-8 carries
 _QUOTES = str.maketrans(
     {"’": "'", "‘": "'", "`": "'", "´": "'", "–": "-", "—": "-", "…": ".", "¿": " ", "¡": " "}
@@ -96,7 +96,7 @@ _patterns = cache(_Patterns)
 def normalise(text: str, vocabulary: Vocabulary) -> str:
     patterns = _patterns(vocabulary)
     text = _NO_TEXT.sub(" ", text[:MAX_CHARS].translate(_QUOTES).lower())
-    text = _MERIDIEM.sub(" ", _ORDINAL.sub(r"\1º", text))
+    text = _UNIT.sub(" ", _ORDINAL.sub(r"\1º", text))
     text = patterns.fillers.sub(" ", fold(text, vocabulary.words.kept_accents))
     text = _SPACES.sub(" ", _DOTS.sub(".", text)).strip(" ,")
     text = patterns.amounts.sub(lambda found: str(vocabulary.words.amounts[as_listed(found.group())]), text)

@@ -30,9 +30,10 @@ from adapters.extraction.questions import (
     shares,
     topics_of,
 )
-from adapters.extraction.vocabulary import LANGUAGES, anywhere, vocabulary
+from adapters.extraction.vocabulary import LANGUAGES, anywhere, right_before, vocabulary
 from flow_engine.ports.extraction import ExtractionRequest
 from flow_engine.values import JsonValue, ValueRejected, canonical
+from flow_engine.vocabulary import VariableType
 
 _WORD = re.compile(r"[^\W\d_]+")
 _MONTH_FIRST_REGIONS = frozenset({"US", "PH", "PR", "GU"})
@@ -85,24 +86,37 @@ def extract(request: ExtractionRequest) -> Mapping[str, JsonValue]:
 
 
 def _emails(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
-    profiles = turn.of_type("email")
-    asked = next((each for each in profiles if turn.is_asked(each)), None)
-    taker = asked or (profiles[0] if len(profiles) == 1 else None)
-    meant = [mention for mention in found if not turn.declines(mention) and (asked or not mention.vague)]
-    return turn.one_value(taker, meant)
+    taker = _contact_asked_for(turn, "email")
+    if taker is None:
+        return {}
+    asked = turn.is_asked(taker)
+    sender = right_before(turn.tables.emails.senders)
+    meant = [
+        mention
+        for mention in found
+        if not turn.declines(mention)
+        and (asked or not (mention.vague or sender.search(turn.text, 0, mention.start)))
+    ]
+    return turn.one_value(taker, turn.own(taker, meant, strict=not asked))
 
 
 def _phones(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
-    profiles = turn.of_type("phone")
-    taker = next((each for each in profiles if turn.is_asked(each)), None)
-    if taker is None and len(profiles) == 1:
-        elsewhere = turn.asked is not None and conflict(turn.asked.topics, profiles[0])
-        taker = None if elsewhere else profiles[0]
+    taker = _contact_asked_for(turn, "phone")
     meant = [mention for mention in found if not turn.declines(mention)]
     says_so = anywhere(turn.tables.turns.number_words).search(turn.text) is not None
     if taker is None or (_answers_another(turn, taker, meant) and not says_so):
         return {}
-    return turn.one_value(taker, meant)
+    return turn.one_value(taker, turn.own(taker, meant, strict=not turn.is_asked(taker)))
+
+
+def _contact_asked_for(turn: Turn, kind: VariableType) -> Profile | None:
+    """The variable that was asked for, or the only one where nothing that it is not was asked for."""
+    profiles = turn.of_type(kind)
+    taker = next((each for each in profiles if turn.is_asked(each)), None)
+    if taker is not None or len(profiles) != 1:
+        return taker
+    elsewhere = turn.asked is not None and conflict(turn.asked.topics, profiles[0])
+    return None if elsewhere else profiles[0]
 
 
 def _dates(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
@@ -115,7 +129,10 @@ def _dates(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
     asked = [each for each in profiles if turn.is_asked(each)]
     fitting = {each: [m for m in read[each] if _fits(turn, each, m)] for each in asked or profiles}
     takers = [each for each, days in fitting.items() if days]
-    return turn.one_value(takers[0], fitting[takers[0]]) if len(takers) == 1 else {}
+    if len(takers) != 1:
+        return {}
+    taker = takers[0]
+    return turn.one_value(taker, turn.own(taker, fitting[taker], strict="birth" in taker.topics))
 
 
 def _on_its_side(turn: Turn, profile: Profile, mention: Mention) -> bool:
@@ -173,11 +190,15 @@ def _numbers(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
     if turn.names_two(found):
         return values
     meant = [mention for mention in found if not turn.declines(mention)]
+    asks_back = turn.asked is not None and bool(turn.asked.topics & {"past", "earlier"})
     profiles = turn.of_type("number")
     if len(profiles) * len(meant) > MOST_WEIGHED:
         profiles = [each for each in profiles if turn.is_asked(each)]
     for each in profiles:
         taken = [m for m in meant if turn.takes(each, m) and not is_rather_anothers(turn, each, m)]
+        if not (asks_back or _is_past(each)):
+            taken = [m for m in taken if not is_former(turn.text, m, turn.tables)]
+        taken = turn.own(each, taken, strict=bool(each.topics & {"price", "age"}))
         fitting = last_meant(taken, turn.text, turn.tables)
         best = max((turn.fit(each, mention) for mention in fitting), default=Fit.OTHERS)
         values |= turn.one_value(each, [mention for mention in fitting if turn.fit(each, mention) == best])

@@ -9,7 +9,7 @@
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -26,6 +26,7 @@ _NEGATED = re.compile(r"\s*(?:non|not|no|never|nunca|mai)\b")
 _FALSE = re.compile(r"\b(?:falso|falsa|false)\b")
 _NEGATION = re.compile(r"\b(?:non|not|no)\b|n't\b")
 _MAX_CHARS = 2000
+SIGNS = str.maketrans({"€": " euro ", "$": " dollar ", "£": " pound ", "¥": " yen "})
 _NAME_WEIGHT = 2
 
 
@@ -65,7 +66,7 @@ class Question:
 
 @lru_cache(maxsize=2048)  # a version's variables are read in each turn of its conversations
 def profile(spec: VariableSpec) -> Profile:
-    prompt = fold((spec.prompt or "")[:_MAX_CHARS])
+    prompt = fold((spec.prompt or "")[:_MAX_CHARS].translate(SIGNS))
     name = fold(_CAMEL.sub(" ", spec.name or spec.id))
     parts = _PART.split(prompt)
     positive = " . ".join(part for part in parts if not _NEGATED.match(part))
@@ -137,8 +138,9 @@ def score(profile: Profile, asked: Question) -> int:
 _LOOKING_BACK = frozenset({"birth", "past"})
 _DECIDING: dict[VariableType, frozenset[str]] = {
     "number": frozenset({"price", "reference", "age", "floor", "address", "birth", "clock"}),
-    "phone": frozenset({"reference", "age", "floor", "address", "price"}),
-    "date": frozenset({"birth", "earlier"}),
+    "phone": frozenset({"reference", "age", "floor", "address", "price", "another"}),
+    "email": frozenset({"another"}),
+    "date": frozenset({"birth", "earlier", "another"}),
 }
 """Which topics of a question or a clause another variable of that type cannot answer. The others are only
 touched on: "the last visit", "how many days"."""
@@ -207,6 +209,24 @@ def topics_of(text: str) -> frozenset[str]:
     return frozenset(
         name for name, patterns in _topic_words().items() if any(pattern.search(text) for pattern in patterns)
     )
+
+
+@cache
+def measures() -> Sequence[Mapping[str, frozenset[str]]]:
+    """The stems of each unit, for each kind of measure, in all languages as with topics."""
+    every = [tables_of(code) for code in LANGUAGES]
+    kinds: dict[str, dict[str, frozenset[str]]] = {}
+    for tables in every:
+        times = [("time", unit, word) for word, unit in tables.dates.units.items()]
+        others = [
+            (kind, unit, " ".join(words))
+            for kind, units in tables.measures.items()
+            for unit, words in units.items()
+        ]
+        for kind, unit, words in (*times, *others):
+            known = kinds.setdefault(kind, {})
+            known[unit] = known.get(unit, frozenset()) | stems(words)
+    return list(kinds.values())
 
 
 def is_content(word: str) -> bool:

@@ -76,6 +76,8 @@ class Answers:
     """Right behind an answer they take it back: "no wait"."""
     objections: Phrases
     """What stands behind them leaves the answer open: objections and conditions."""
+    turning: Phrases
+    """Behind an answer they turn to another matter, and the answer was none but a "yes?"."""
     leading: Phrases
     asking: Phrases
 
@@ -104,6 +106,8 @@ class Turns:
     wishes: Phrases
     choosing: Phrases
     """What leads up to a choice, or away from it, and is none itself: "I'd go for the …, thank you"."""
+    own: Phrases
+    """By which the user speaks of himself, behind another person."""
     inquiries: Phrases
     """How a clause begins that asks what there is, with a question mark or without."""
     requests: Phrases
@@ -189,6 +193,8 @@ class Emails:
     underscore: Phrases
     words: Phrases
     leads: Phrases
+    senders: Phrases
+    """Before an address that a mail came from."""
     letters: Phrases
     """Between a letter and the word that it begins: "m for Milan"."""
     at_is_rare: bool
@@ -204,6 +210,8 @@ class Vocabulary:
     answers: Answers
     turns: Turns
     topics: dict[str, Topic]
+    measures: dict[str, dict[str, Phrases]]
+    """The words of each unit, by kind of measure: one that was asked for in euros is not told in yen."""
     dates: Dates
     times: Times
     emails: Emails

@@ -34,6 +34,24 @@ VISIT = {
     "es": (VariableSpec("visita", "visita", "date", "El día de la visita."), "¿Qué día quiere la visita?"),
 }
 
+PHONE = {
+    "it": (VariableSpec("telefono", "telefono", "phone", "Il telefono del cliente."), "Il suo telefono?"),
+    "en": (VariableSpec("phone", "phone", "phone", "The customer's phone."), "Your phone number?"),
+    "es": (VariableSpec("telefono", "telefono", "phone", "El teléfono del cliente."), "¿Su teléfono?"),
+}
+EMAIL = VariableSpec("email", "email", "email", "The customer's e-mail address.")
+BUDGET = {
+    "it": (VariableSpec("spesa", "spesa", "number", "Quanto spende, in euro."), "Quanto vuole spendere?"),
+    "en": (VariableSpec("budget", "budget", "number", "The budget in dollars."), "What is your budget?"),
+    "es": (VariableSpec("gasto", "gasto", "number", "Cuánto gasta, en €."), "¿Cuánto quiere gastar?"),
+}
+INSURED = {
+    "it": (VariableSpec("animali", "animali", "boolean", "Se ci sono animali."), "Avete animali?"),
+    "en": (VariableSpec("insured", "insured", "boolean", "Whether it is insured."), "Is it insured?"),
+    "es": (VariableSpec("seguro", "seguro", "boolean", "Si tiene seguro."), "¿Tiene seguro?"),
+}
+OPEN = {"it": "Come posso aiutarla?", "en": "How can I help?", "es": "¿En qué puedo ayudarle?"}
+
 
 def answer(asked: tuple[VariableSpec, str], language: str, said: str) -> JsonValue:
     variable, bot = asked
@@ -180,3 +198,113 @@ def test_a_day_goes_to_the_only_variable_that_it_fits() -> None:  # F38
     visit, _ = VISIT["en"]
     found_values = found("I'd like the visit on March 20th", visit, started, language="en-US")
     assert found_values == {"visit": "2026-03-20"}
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "number"),
+    [
+        ("it", "il numero di mio cognato è 347 1234567", None),
+        ("it", "il telefono di mia moglie è rotto. Il mio è 347 1234567", "+393471234567"),
+        ("en", "my boss can be reached at 415 555 2671", None),
+        ("en", "my wife and I can be reached at 415 555 2671", "+14155552671"),
+        ("es", "mi madre tiene el 612 345 678", None),
+        ("es", "pueden llamarme al 612 345 678", "+34612345678"),
+    ],
+)
+def test_another_persons_number_is_not_the_users_where_nobody_asked(
+    language: str, said: str, number: str | None
+) -> None:  # F38
+    variable, _ = PHONE[language]
+    given = found(said, variable, bot=OPEN[language], language=CODES[language]).get(variable.id)
+    assert (given["number"] if isinstance(given, dict) else given) == number
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "number"),
+    [
+        ("it", "le do quello di mia moglie, 347 1234567", "+393471234567"),
+        ("en", "my husband's is 415 555 2671, mine's 415 555 3482", "+14155553482"),
+        ("es", "el de mi mujer es 612 345 678, el mío 699 887 766", "+34699887766"),
+    ],
+)
+def test_asked_for_another_persons_number_counts_where_it_is_the_only_one(
+    language: str, said: str, number: str
+) -> None:  # F38
+    given = answer(PHONE[language], language, said)
+    assert isinstance(given, dict)
+    assert given["number"] == number
+
+
+def test_what_was_asked_about_another_person_is_not_the_users() -> None:  # F38
+    variable, _ = PHONE["it"]
+    asked = {"bot": "Qual è il telefono di suo figlio?"}
+    child = VariableSpec("telefonoFiglio", "telefonoFiglio", "phone", "Il telefono del figlio.")
+    assert found("347 1234567", variable, **asked) == {}
+    assert found("347 1234567", variable, child, **asked).keys() == {"telefonoFiglio"}
+    assert found("sue@mail.com", EMAIL, bot="Your daughter's email?", language="en-US") == {}
+
+
+def test_a_birthday_of_another_person_is_not_the_users() -> None:  # F38
+    birth = VariableSpec("birth", "birth", "date", "The customer's date of birth.")
+    bot = "What is your date of birth?"
+    assert found("my son was born on May 4, 2012", birth, bot=bot, language="en-US") == {}
+    said = "my wife's is May 4 1982 and mine is June 7 1980"
+    assert found(said, birth, bot=bot, language="en-US") == {"birth": "1980-06-07"}
+
+
+def test_the_address_a_mail_came_from_is_not_the_users() -> None:  # F38
+    said = "I got a mail from billing@carfix.com and it makes no sense"
+    assert found(said, EMAIL, bot=OPEN["en"], language="en-US") == {}
+    assert found("write to ann@carfix.com", EMAIL, bot=OPEN["en"], language="en-US") != {}
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "value"),
+    [
+        ("it", "duecento sterline", None),
+        ("it", "duecento euro", 200),
+        ("it", "20k", 20_000),
+        ("en", "20,000 yen", None),
+        ("en", "€500", None),
+        ("en", "$500", 500),
+        ("en", "2.5k", 2500),
+        ("en", "my brother spent 900 dollars", None),
+        ("en", "it was 300 dollars last time", None),
+        ("es", "doscientas libras", None),
+        ("es", "doscientos", 200),
+    ],
+)
+def test_an_amount_in_another_currency_of_another_person_or_time_is_none(
+    language: str, said: str, value: JsonValue
+) -> None:  # F38
+    assert answer(BUDGET[language], language, said) == value
+
+
+def test_a_distance_in_another_unit_is_none() -> None:  # F38
+    miles = VariableSpec("mileage", "mileage", "number", "How many miles are on the car.")
+    bot = "How many miles does it have?"
+    assert found("100,000 kilometers", miles, bot=bot, language="en-US") == {}
+    assert found("62,500 miles", miles, bot=bot, language="en-US") == {"mileage": 62_500}
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "value"),
+    [
+        ("it", "sì buongiorno, volevo parlare con un operatore", None),
+        ("it", "sì, dicevo, il contatore è rotto", None),
+        ("it", "no no, va benissimo", None),
+        ("it", "sì, un cane", True),
+        ("en", "yes hello, can you hear me?", None),
+        ("en", "yeah right, and I'm the Queen", None),
+        ("en", "no no, that's great", None),
+        ("en", "yes, hi", True),
+        ("en", "yes, with Allianz", True),
+        ("es", "sí, bueno, pues eso, que me duele la rodilla", None),
+        ("es", "sí hola, quería hablar con recepción", None),
+        ("es", "sí, con Sanitas", True),
+    ],
+)
+def test_yes_on_the_way_to_another_matter_is_no_answer(
+    language: str, said: str, value: JsonValue
+) -> None:  # F38
+    assert answer(INSURED[language], language, said) == value
