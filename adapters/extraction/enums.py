@@ -167,7 +167,7 @@ class _Name:
     own_stems: tuple[str, ...]
 
 
-@lru_cache(maxsize=512)  # an enum's members are read in each turn of its conversations
+@lru_cache(maxsize=2048)  # as many as profiles: members are read in each turn of their conversations
 def _names(values: tuple[str | int | float, ...], vocabulary: Vocabulary) -> Sequence[_Name]:
     texts = dict.fromkeys(value for value in values if isinstance(value, str))
     if len(texts) > _MOST_MEMBERS:
