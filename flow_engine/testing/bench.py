@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from flow_engine.idempotency import IdempotencyKey
 from flow_engine.listening import mining
 from flow_engine.listening.conclusions import RuleSummariser
+from flow_engine.listening.effects import MiningEffects
 from flow_engine.ports import flow_store, outbound, system_prompts
 from flow_engine.ports.clock import Clock
 from flow_engine.ports.dialogue import ActedOn, ConversationRef
@@ -162,7 +163,7 @@ class Stage:
             data = {"values": answer.values, "confidence": answer.confidence, "checkpoints": reached}
             result = mining.together(result, mining.read_answer(request, data, runner))
 
-        async def decide(fresh: storage.LoadedConversation) -> Decision[mining.MiningEffects | None]:
+        async def decide(fresh: storage.LoadedConversation) -> Decision[MiningEffects | None]:
             return reading(await self.transactor.resume(self.conversation, fresh), request, result)
 
         await self.transactor.apply(ActedOn(*self.conversation, MINER), decide)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from flow_engine.listening import conclusions, mining
+from flow_engine.listening.effects import MiningEffects, mining_effects
 from flow_engine.ports.dialogue import ActedOn, ConversationRef
 from flow_engine.ports.extraction import Extractor
 from flow_engine.ports.jobs import Job, TryJobAgain
@@ -66,7 +67,7 @@ class BackgroundWork:
         result = await self._read(job.conversation, runner, request)
         read_on = runner.session
 
-        async def decide(fresh: storage.LoadedConversation) -> Decision[mining.MiningEffects | None]:
+        async def decide(fresh: storage.LoadedConversation) -> Decision[MiningEffects | None]:
             if fresh.session is None or fresh.session.started_at != read_on.started_at:
                 return Decision(None)
             if fresh.session.content_hash != read_on.content_hash:
@@ -334,14 +335,14 @@ class BackgroundWork:
 
 def reading(
     runner: ConversationalFlowRunner, request: mining.MiningRequest, result: mining.MiningResult
-) -> Decision[mining.MiningEffects | None]:
+) -> Decision[MiningEffects | None]:
     """What a reading comes to on the state as it is now; nothing when somebody else was faster."""
     state, turn = runner.loaded.mining, request.turn
     # Somebody has read since, and there is a later turn: this reading may be older than what is known.
     overtaken = state.mined_through != request.read_through and not mining.is_last_turn(turn, runner.loaded)
     if mining.was_read(turn, state) or overtaken:
         return Decision(None)
-    effects = mining.mining_effects(runner, request, result, runner.now)
+    effects = mining_effects(runner, request, result, runner.now)
     events = [
         checkpoint_event(
             runner.flow, runner.session, point, effects.state.checkpoints[point.id], turn.contact_id

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from flow_engine.conditions.evaluation import Facts
 from flow_engine.documents import parse_version
 from flow_engine.linting import lint
-from flow_engine.listening.mining import MiningResult, mining_effects
+from flow_engine.listening.effects import mining_effects
+from flow_engine.listening.mining import MiningResult
 from system_prompts.loader import FileSystemPrompts
 from tests.flow_engine.conditions.flow_reference import (
     CHANNEL,

@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flow_engine.listening.effects import asked_for, mining_effects
 from flow_engine.listening.mining import (
     EARLIEST_MOMENT,
     LATEST_MOMENT,
     MiningRequest,
     MiningResult,
     MiningTuning,
-    asked_for,
     extraction_requests,
     is_unread,
-    mining_effects,
     mining_request_of,
     model_call,
     read_answer,
