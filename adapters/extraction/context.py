@@ -198,7 +198,8 @@ class Turn:
         """Whether the last person that the sentence names before it is not the user."""
         sentence = re.split("[.;?!] ", self.text[max(0, mention.start - _SENTENCE) : mention.start])[-1]
         others = list(anywhere(self.tables.topics["another"].words).finditer(sentence))
-        return bool(others) and not anywhere(self.tables.turns.own).search(sentence, others[-1].end())
+        turns = self.tables.turns
+        return bool(others) and not anywhere((*turns.own, *turns.calls)).search(sentence, others[-1].end())
 
     def names_two(self, mentions: Sequence[Mention]) -> bool:
         """ "two or three": any two that follow each other as alternatives."""
@@ -276,12 +277,10 @@ def last_meant(mentions: Sequence[Mention], text: str, vocabulary: Vocabulary) -
 
 def is_former(text: str, mention: Mention, vocabulary: Vocabulary) -> bool:
     """Whether its clause is about an earlier occasion: "last time I came on the 2nd"."""
-    return (
-        anywhere(vocabulary.turns.formerly).search(
-            text, *clause(text, mention.start, mention.end, vocabulary)
-        )
-        is not None
-    )
+    turns = vocabulary.turns
+    phrases = turns.formerly if mention.kind == "number" else (*turns.formerly, *turns.done)
+    where = clause(text, mention.start, mention.end, vocabulary)
+    return anywhere(phrases).search(text, *where) is not None
 
 
 def clause(text: str, start: int, end: int, vocabulary: Vocabulary) -> tuple[int, int]:

@@ -285,11 +285,13 @@ def _is_past(turn: Turn, mention: Mention) -> bool:
 
 def _is_of_a_story(turn: Turn, mention: Mention) -> bool:
     """ "I lost my card", "the card has expired", of a mention whose clause says more than that it is chosen:
-    a thing that is known already is not what is chosen, unless the choice is made by it ("with my card")."""
+    a thing that is known already is not what is chosen, unless it is by or after a word of choosing ("with my card", "I'd use the card that …")."""
     start, _ = clause(turn.text, mention.start, mention.end, turn.tables)
     lead = turn.text[max(start, mention.start - _REACH) : mention.start]
     known = _known(turn.tables).search(lead)
-    return known is not None and not right_before(turn.tables.words.by).search(lead[: known.start()])
+    return known is not None and not right_before(
+        (*turn.tables.words.by, *turn.tables.turns.choosing)
+    ).search(lead[: known.start()])
 
 
 def _is_new(turn: Turn, mention: Mention, start: int) -> bool:

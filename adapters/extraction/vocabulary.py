@@ -100,6 +100,8 @@ class Turns:
     """A day beside these is that of a call."""
     formerly: Phrases
     """What they stand beside has been: it is not what is wished for now."""
+    done: Phrases
+    """A thing beside these was chosen or done before; a count is as it is now ("we're already four")."""
     conditionals: Phrases
     contrasts: Phrases
     openers: Phrases

@@ -70,6 +70,8 @@ def answer(asked: tuple[VariableSpec, str], language: str, said: str) -> JsonVal
         ("en", "my old card expired", None),
         ("en", "the machine ate my card", None),
         ("en", "put it on my card", "card"),
+        ("en", "the card is easiest", "card"),
+        ("en", "I'd like to use the card I have on file", "card"),
         ("es", "he perdido la tarjeta", None),
         ("es", "el cajero se tragó la tarjeta", None),
         ("es", "me han robado la tarjeta, así que en efectivo", "efectivo"),
@@ -148,6 +150,7 @@ def test_words_of_correction_and_of_politeness_say_nothing_themselves(
         ("es", "tenía cita ayer y no vine", None),
         ("es", "era para el 20 de febrero", None),
         ("es", "era para el 20 de marzo, por favor", "2026-03-20"),
+        ("es", "me dijeron que el lunes tenían hueco", "2026-03-09"),
     ],
 )
 def test_a_day_that_has_been_is_none_for_what_is_to_come(
@@ -278,6 +281,12 @@ def test_an_amount_in_another_currency_of_another_person_or_time_is_none(
     language: str, said: str, value: JsonValue
 ) -> None:  # F38
     assert answer(BUDGET[language], language, said) == value
+
+
+def test_a_count_is_as_it_is_now() -> None:  # F38
+    people = VariableSpec("people", "people", "number", "How many people are coming, cuántas personas.")
+    assert found("ya somos cuatro", people, bot="¿Cuántas personas?", language="es-ES") == {"people": 4}
+    assert found("last time we were six", people, bot="How many people?", language="en-US") == {}
 
 
 def test_a_distance_in_another_unit_is_none() -> None:  # F38
