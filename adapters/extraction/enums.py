@@ -1,7 +1,6 @@
-"""Members of an enum in what was said, and which of them are meant as a value.
+"""Which members of an enum that were named are meant as a value.
 
-1. A member is matched by its words that say something, without case, accents, articles, prepositions and
-   inflection, however they are divided; a word that only one member has stands for it in a short answer.
+1. How members are found is in `members`.
 2. A member is a value when its variable was asked for, when words of the variable stand beside it, when it is
    all that its clause says, or in a turn to which nothing in particular was asked, as something wished for.
 3. It is none when it is negated, asked about ("do you take cards?"), or part of another thing.
@@ -11,11 +10,10 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 
 from adapters.extraction.context import Mention, Turn, clause, is_former
-from adapters.extraction.normalising import normalise
+from adapters.extraction.members import is_brief, members
 from adapters.extraction.questions import Profile, is_content, shares, stems
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_before
 from flow_engine.values import JsonValue
@@ -33,24 +31,10 @@ def _known(vocabulary: Vocabulary) -> re.Pattern[str]:
     return re.compile(rf"{alternation(vocabulary.words.definite)} ?(?:\w+ )?$")
 
 
-_DIVISIBLE = 5
-"""Letters from which on a word may be said in two ("pick up", "pick-up"): shorter ones meet other words."""
-
-_PART_LETTERS = 4
-"""A word that stands for its member has at least so many."""
-
 _REACH = 40
 _NEGATION_REACH = 4
 """Words between a negation and what it denies, none of which says anything: "I don't want the …"."""
 
-_BETWEEN = r"[ -]?(?:\w{1,4}[ '-]){0,2}"
-"""Between two words of a member: nothing, or prepositions and articles, whichever."""
-
-_MOST_MEMBERS = 10_000
-"""Texts of an enum: to read more of them takes seconds, and is left to a model."""
-_MOST_TRIED = 500
-"""Patterns of members whose letters are all in the text; where there are more, no member was meant."""
-_DIVIDER = re.compile(r"[ -]")
 _WORD = re.compile(r"[^\W\d_]+(?:'t(?!\w))?")
 _CLAUSE = re.compile(r"[,.;:?!]")
 
@@ -120,136 +104,6 @@ def _is_a_word_of_the_name(turn: Turn, profile: Profile, mention: Mention) -> bo
     return bool(words) and words <= profile.name
 
 
-# --- members in a text -----------------------------------------------------------------------------
-
-
-def members(text: str, values: Sequence[str | int | float], vocabulary: Vocabulary) -> Sequence[Mention]:
-    """In the order of the text, at places in characters; of two that overlap the longer, and neither when
-    they are equally long. A mention is `vague` where it is a letter or two ("M", "B"), or one word of a
-    longer member."""
-    said, code, tried = _DIVIDER.sub("", text), vocabulary.code, 0
-    found: list[Mention] = []
-    for name in _names(tuple(values), vocabulary):
-        patterns: list[tuple[re.Pattern[str], bool]] = []
-        if name.words and all(stem in said for stem in name.stems):
-            patterns.append((_whole(name.words, code), _is_brief(name.member)))
-        if len(name.words) > 1 and any(stem in said for stem in name.own_stems):
-            patterns.append((_part(name.own, code), True))
-        tried += len(patterns)
-        if tried > _MOST_TRIED:
-            return []
-        for pattern, vague in patterns:
-            places = few(pattern.finditer(text))
-            found += [
-                Mention("member", place.start(), place.end(), name.member, vague=vague) for place in places
-            ]
-    found = list(few(found))
-    longest = [
-        mention
-        for mention in found
-        if not any(
-            _overlap(other, mention) and other.end - other.start > mention.end - mention.start
-            for other in found
-            if other is not mention
-        )
-    ]
-    return sorted(longest, key=lambda mention: mention.start)
-
-
-@dataclass(frozen=True, slots=True)
-class _Name:
-    """A member by its words; `own` are those that no other member has and that stand for it."""
-
-    member: str
-    words: tuple[str, ...]
-    stems: tuple[str, ...]
-    own: tuple[str, ...]
-    own_stems: tuple[str, ...]
-
-
-@lru_cache(maxsize=2048)  # as many as profiles: members are read in each turn of their conversations
-def _names(values: tuple[str | int | float, ...], vocabulary: Vocabulary) -> Sequence[_Name]:
-    texts = dict.fromkeys(value for value in values if isinstance(value, str))
-    if len(texts) > _MOST_MEMBERS:
-        return []
-    words = {member: _words_of(member, vocabulary) for member in texts}
-    owners = Counter(word for each in words.values() for word in set(each))
-    names: list[_Name] = []
-    for member, its in words.items():
-        whole = any(_denies(word, vocabulary) for word in its)  # "phone" is no "no phone"
-        own = tuple(word for word in its if owners[word] == 1 and len(word) >= _PART_LETTERS and not whole)
-        stems_of, own_stems = (tuple(_stem(word, vocabulary.code) for word in some) for some in (its, own))
-        names.append(_Name(member, its, stems_of, own, own_stems))
-    return names
-
-
-def _overlap(first: Mention, second: Mention) -> bool:
-    return _meet((first.start, first.end), (second.start, second.end))
-
-
-@lru_cache(maxsize=1024)
-def _whole(words: tuple[str, ...], code: str) -> re.Pattern[str]:
-    """Linear: literal letters with an optional divider between two of them."""
-    return re.compile(r"(?<!\w)" + _BETWEEN.join(_word(word, code) for word in words) + r"(?!\w)")
-
-
-@lru_cache(maxsize=1024)
-def _part(words: tuple[str, ...], code: str) -> re.Pattern[str]:
-    """Of a member with several words those that no other member has."""
-    return re.compile(r"(?<!\w)(?:" + "|".join(_word(word, code) for word in words) + r")(?!\w)")
-
-
-def _stem(word: str, code: str) -> str:
-    """Letters that are in every form of the word, where nothing divides them."""
-    return word if _is_fixed(word) else _inflected(word, code)[0]
-
-
-def _is_fixed(word: str) -> bool:
-    return len(word) <= 3 or not word.isalpha()
-
-
-def _words_of(member: str, vocabulary: Vocabulary) -> tuple[str, ...]:
-    """Those that say something, count or deny ("terminal 2", "no internet"); all where none does."""
-    spoken = re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]+", " ", member)
-    words = re.findall(r"\w+", normalise(spoken, vocabulary))
-    telling = [w for w in words if is_content(w) or w.isdigit() or _denies(w, vocabulary)]
-    return tuple(telling or words)
-
-
-def _denies(word: str, vocabulary: Vocabulary) -> bool:
-    return word in vocabulary.turns.denials or word in vocabulary.turns.denials_beside
-
-
-def _word(word: str, language: str) -> str:
-    """A pattern for the word in singular and plural, feminine and masculine."""
-    if _is_fixed(word):
-        return re.escape(word)
-    stem, ending = _inflected(word, language)
-    if len(word) < _DIVISIBLE:
-        return re.escape(stem) + ending
-    return "[ -]?".join(map(re.escape, stem)) + ending
-
-
-def _inflected(word: str, language: str) -> tuple[str, str]:
-    """The stem, and a pattern of what may follow it."""
-    if language == "it" and word[-1] in "aeiou":
-        return word[:-1], "h?[aeiou]"
-    if language == "es":
-        if word[-1] in "aeo":
-            return word[:-1], "[aeo]s?"
-        if word[-1] == "s" and len(word) > 4:
-            return word[:-2], f"(?:[aeo]s?|{word[-2:]}(?:es|as?)?)"
-        return word, "(?:es|as?|s)?"
-    if language == "en" and word[-1] == "y":
-        return word[:-1], "(?:y|ies)"
-    if word[-1] == "s" and word[-2] != "s" and len(word) > 4:
-        return word[:-1], "(?:s|es)?"
-    return word, "(?:e?s)?"
-
-
-# --- what is meant ---------------------------------------------------------------------------------
-
-
 def _is_meant(turn: Turn, profile: Profile, mention: Mention) -> bool:
     """Rule 2, and of rule 3 that it is no part of another thing."""
     behind = turn.words_behind(mention)
@@ -257,7 +111,7 @@ def _is_meant(turn: Turn, profile: Profile, mention: Mention) -> bool:
     if _is_all_that_is_said(turn, profile, mention):
         # A part of a member answers a question that by its words is for no variable.
         asked_apart = turn.asked is not None and not turn.asked_ids
-        return asked or not mention.vague or (asked_apart and not _is_brief(mention.value))
+        return asked or not mention.vague or (asked_apart and not is_brief(mention.value))
     if _is_past(turn, mention):
         return False
     if asked:
@@ -285,7 +139,8 @@ def _is_past(turn: Turn, mention: Mention) -> bool:
 
 def _is_of_a_story(turn: Turn, mention: Mention) -> bool:
     """ "I lost my card", "the card has expired", of a mention whose clause says more than that it is chosen:
-    a thing that is known already is not what is chosen, unless it is by or after a word of choosing ("with my card", "I'd use the card that …")."""
+    what is known already is no choice, unless it is by or after a word of choosing: "with my card", "I'd use
+    the card that …"."""
     start, _ = clause(turn.text, mention.start, mention.end, turn.tables)
     lead = turn.text[max(start, mention.start - _REACH) : mention.start]
     known = _known(turn.tables).search(lead)
@@ -322,10 +177,6 @@ def _heads_a_short_answer(turn: Turn, mention: Mention, behind: Sequence[str]) -
         and not any(map(is_content, (*turn.words_ahead(mention), *behind[:1])))
         and not _is_part_of_another(turn, mention, behind)
     )
-
-
-def _is_brief(member: JsonValue) -> bool:
-    return len(str(member).strip()) <= 2
 
 
 def _is_part_of_another(turn: Turn, mention: Mention, behind: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from adapters.extraction import ExtractionRequest, enums, extract
+from adapters.extraction import ExtractionRequest, extract, members
 from flow_engine.variables import VariableSpec
 from tests.adapters.extraction.extraction_requests import BRANCH, DATE, EVERY, PARKING, PEOPLE, PHONE, found
 
@@ -244,9 +244,9 @@ def test_an_enum_of_many_members_is_read_by_what_was_said() -> None:  # F38
     """One pattern is made for a member that may be meant, whatever the number of members."""
     streets = tuple(f"via {name}{number}" for name in ("Garibaldi", "Mazzini") for number in range(2_000))
     street = VariableSpec("street", "via", "enum", "La via.", (*streets, "piazza Cavour"))
-    made = enums._whole.cache_info().misses
+    made = members._whole.cache_info().misses
     assert found("abito in piazza cavour", street, bot="In che via abita?") == {"street": "piazza Cavour"}
-    assert enums._whole.cache_info().misses - made < 10
+    assert members._whole.cache_info().misses - made < 10
 
 
 def test_members_that_could_all_be_meant_are_none() -> None:  # F38
