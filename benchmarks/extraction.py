@@ -4,7 +4,8 @@ The rules were written with `extraction_cases.json` and `extraction_plain.json` 
 plainly after an open question) and improved on the second and the third table, which had been hold-outs
 before. `extraction_fresh.json` was written without a look at the rules or at the other tables; what the
 rules of then made of it stands in it as `first_sight`, and its failures have been looked at since. Nothing
-was tuned on the failures of `extraction_apart.json` and `extraction_holdout.json`: they are never shown.
+was tuned on the failures of `extraction_apart.json`, `extraction_holdout.json` and `extraction_hard.json`:
+they are never shown. The last one is made to mislead: most of it names a value that is not meant.
 
 A value found that is not the expected one counts against precision, an expected one that is not found
 against recall, a wrong one against both.
@@ -39,8 +40,9 @@ TABLES = {
     "fresh": Path(__file__).with_name("extraction_fresh.json"),
     "apart": Path(__file__).with_name("extraction_apart.json"),
     "hold-out": Path(__file__).with_name("extraction_holdout.json"),
+    "hard": Path(__file__).with_name("extraction_hard.json"),
 }
-UNSEEN = frozenset({"apart", "hold-out"})
+UNSEEN = frozenset({"apart", "hold-out", "hard"})
 """Tables for a figure alone: reading their failures would make them tables to tune on."""
 
 _REGIONS = {"it": "IT", "en": "US", "es": "ES", "it-IT": "IT", "en-US": "US", "en-GB": "GB", "es-ES": "ES"}

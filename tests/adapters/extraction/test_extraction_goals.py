@@ -26,7 +26,7 @@ def measured(name: str) -> Outcome:
     return measure(list(cases(TABLES[name])))
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if name != "hold-out"])
+@pytest.mark.parametrize("name", [name for name in TABLES if name not in ("hold-out", "hard")])
 def test_the_tables_of_utterances_meet_both_goals(name: str) -> None:  # F38
     score = measured(name).score()
     assert score.precision >= PRECISION
@@ -41,10 +41,18 @@ def test_members_said_plainly_after_an_open_question_are_found(name: str) -> Non
     assert score.precision >= PRECISION
 
 
-def test_over_all_tables_nearly_nothing_is_wrong() -> None:  # F38, contract 26
-    scores = [measured(name).score() for name in TABLES]
+def test_over_all_tables_of_ordinary_talk_nearly_nothing_is_wrong() -> None:  # F38, contract 26
+    scores = [measured(name).score() for name in TABLES if name != "hard"]
     right, wrong = (sum(getattr(score, kind) for score in scores) for kind in ("right", "wrong"))
     assert Score(right, wrong).precision >= PRECISION
+
+
+def test_of_what_is_made_to_mislead_most_is_left_out() -> None:  # F38
+    score, before = measured("hard").score(), first_sight(TABLES["hard"])
+    assert before is not None
+    assert score.right >= before.right
+    assert score.wrong <= before.wrong / 2
+    assert score.precision >= 0.78
 
 
 def test_utterances_that_no_rule_was_written_for_are_read_nearly_as_well() -> None:  # F38
@@ -55,7 +63,14 @@ def test_utterances_that_no_rule_was_written_for_are_read_nearly_as_well() -> No
 
 @pytest.mark.parametrize(
     ("name", "least", "negatives"),
-    [("cases", 150, 50), ("plain", 180, 40), ("fresh", 180, 50), ("apart", 90, 20), ("hold-out", 60, 20)],
+    [
+        ("cases", 150, 50),
+        ("plain", 180, 40),
+        ("fresh", 180, 50),
+        ("apart", 90, 20),
+        ("hold-out", 60, 20),
+        ("hard", 200, 100),
+    ],
 )
 def test_a_table_is_large_and_has_enough_utterances_without_a_value(
     name: str, least: int, negatives: int
