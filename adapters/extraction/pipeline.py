@@ -27,7 +27,7 @@ from adapters.extraction.questions import (
     is_content,
     profile,
     question,
-    shares,
+    stems,
     topics_of,
 )
 from adapters.extraction.vocabulary import LANGUAGES, anywhere, right_before, vocabulary
@@ -104,9 +104,12 @@ def _phones(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
     taker = _contact_asked_for(turn, "phone")
     meant = [mention for mention in found if not turn.declines(mention)]
     says_so = anywhere(turn.tables.turns.number_words).search(turn.text) is not None
-    if taker is None or (_answers_another(turn, taker, meant) and not says_so):
+    if taker is None:
         return {}
-    return turn.one_value(taker, turn.own(taker, meant, strict=not turn.is_asked(taker)))
+    asked = turn.is_asked(taker)
+    if not asked and not says_so and _is_bare_answer(turn, meant):
+        return {}  # to a question that was for another variable
+    return turn.one_value(taker, turn.own(taker, meant, strict=not asked))
 
 
 def _contact_asked_for(turn: Turn, kind: VariableType) -> Profile | None:
@@ -122,22 +125,39 @@ def _contact_asked_for(turn: Turn, kind: VariableType) -> Profile | None:
 def _dates(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
     profiles = turn.of_type("date")
     meant = [mention for mention in found if not turn.declines(mention)]
-    read: dict[Profile, Sequence[Mention]] = {}
-    for each in profiles:  # as a variable of the past, or of what is to come, reads them
-        days = [replace(m, value=m.looking_back) for m in meant] if _is_past(each) else meant
-        read[each] = [mention for mention in days if mention.value is not None]
     asked = [each for each in profiles if turn.is_asked(each)]
-    fitting = {each: [m for m in read[each] if _fits(turn, each, m)] for each in asked or profiles}
-    takers = [each for each, days in fitting.items() if days]
-    if len(takers) != 1:
+    if not asked:
+        if turn.asked is not None and not turn.is_open and "date" in turn.asked.asks:
+            return {}
+        meant = [m for m in meant if not m.vague and not _is_bare_answer(turn, [m])]
+    # As a variable of what is to come reads them, and as one of the past. What is true of a mention for all
+    # variables is found out once: both may be many.
+    to_come = [m for m in meant if m.value is not None and not is_former(turn.text, m, turn.tables)]
+    been = [replace(m, value=m.looking_back) for m in meant if m.looking_back is not None]
+    calls = {mention.start: _call_beside(turn, mention) for mention in meant}
+    wanted = anywhere(turn.tables.turns.wishes).search(turn.text) is not None
+    said = frozenset[str]() if wanted or asked or not meant else stems(turn.text)
+    takers: list[tuple[Profile, Sequence[Mention]]] = []
+    for each in asked or profiles:
+        past = _is_past(each)
+        # Unasked, a day to come is the user's choice when he asks for something or speaks of the variable,
+        # and what is said about the past or a birth must speak of it.
+        topics = each.topics & {"birth"} or {"past"}
+        spoken_of = turn.is_asked(each) or (turn.topics & topics if past else wanted or said & each.words)
+        days = [
+            mention
+            for mention in (been if past else to_come)
+            if spoken_of
+            and _fits(turn, each, mention)
+            and (not calls[mention.start] or calls[mention.start] & each.words)
+        ]
+        takers += [(each, days)] if days else []
+        if len(takers) > 1:
+            return {}
+    if not takers:
         return {}
-    taker = takers[0]
-    return turn.one_value(taker, turn.own(taker, fitting[taker], strict="birth" in taker.topics))
-
-
-def _on_its_side(turn: Turn, profile: Profile, mention: Mention) -> bool:
-    day = date.fromisoformat(str(mention.value)[:10])
-    return day <= turn.today if _is_past(profile) else day >= turn.today
+    taker, days = takers[0]
+    return turn.one_value(taker, turn.own(taker, days, strict="birth" in taker.topics))
 
 
 def _is_past(profile: Profile) -> bool:
@@ -145,41 +165,26 @@ def _is_past(profile: Profile) -> bool:
 
 
 def _fits(turn: Turn, profile: Profile, mention: Mention) -> bool:
-    """A day that was not asked for must be on the variable's side of today, and what is said about the past
-    or a birth must speak of it."""
-    past, on_its_side = _is_past(profile), _on_its_side(turn, profile, mention)
-    if not past and is_former(turn.text, mention, turn.tables):
+    """A day must be on the variable's side of today, but for one that was asked for and may be of either."""
+    if (turn.topics & {"birth"}) - profile.topics:
         return False
-    if (past and not on_its_side) or (turn.topics & {"birth"}) - profile.topics:
-        return False
-    if _is_of_a_call(turn, profile, mention):
-        return False
-    if turn.is_asked(profile):
-        is_ahead = turn.asked is not None and turn.asked.looks_ahead and not past
-        return on_its_side if is_ahead else not (mention.vague and "birth" in profile.topics)
-    if mention.vague or not on_its_side or _answers_another(turn, profile, [mention]):
-        return False
-    if past and not turn.topics & (profile.topics & {"birth"} or {"past"}):
-        return False
-    # Unasked, a day to come is the user's choice when he asks for something or speaks of the variable.
-    if not past and not (
-        anywhere(turn.tables.turns.wishes).search(turn.text) is not None
-        or shares(_WORD.findall(turn.text), profile)
-    ):
-        return False
-    return turn.asked is None or turn.is_open or "date" not in turn.asked.asks
+    day, past = date.fromisoformat(str(mention.value)[:10]), _is_past(profile)
+    if day <= turn.today if past else day >= turn.today:
+        return not (mention.vague and "birth" in profile.topics)
+    return not past and turn.is_asked(profile) and turn.asked is not None and not turn.asked.looks_ahead
 
 
-def _is_of_a_call(turn: Turn, profile: Profile, mention: Mention) -> bool:
-    """ "Call me tomorrow", for a variable that is not about calls."""
+def _call_beside(turn: Turn, mention: Mention) -> frozenset[str]:
+    """ "Call me tomorrow": the stems of what says so, for which a variable that is not about calls has no
+    use."""
     where = clause(turn.text, mention.start, mention.end, turn.tables)
     found = anywhere(turn.tables.turns.calls).search(turn.text, *where)
-    return found is not None and not shares(_WORD.findall(found.group()), profile)
+    return frozenset() if found is None else stems(found.group())
 
 
-def _answers_another(turn: Turn, profile: Profile, mentions: Sequence[Mention]) -> bool:
-    """A value and nothing else, after a question that was not for this variable."""
-    if turn.asked is None or turn.is_open or turn.is_asked(profile) or not mentions:
+def _is_bare_answer(turn: Turn, mentions: Sequence[Mention]) -> bool:
+    """A value and nothing else, after a question in particular."""
+    if turn.asked is None or turn.is_open or not mentions:
         return False
     around = turn.text[: mentions[0].start] + " " + turn.text[mentions[-1].end :]
     return not any(is_content(word) for word in _WORD.findall(around))
@@ -190,6 +195,7 @@ def _numbers(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
     if turn.names_two(found):
         return values
     meant = [mention for mention in found if not turn.declines(mention)]
+    former = {m.start for m in meant if is_former(turn.text, m, turn.tables)}
     asks_back = turn.asked is not None and bool(turn.asked.topics & {"past", "earlier"})
     profiles = turn.of_type("number")
     if len(profiles) * len(meant) > MOST_WEIGHED:
@@ -197,7 +203,7 @@ def _numbers(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
     for each in profiles:
         taken = [m for m in meant if turn.takes(each, m) and not is_rather_anothers(turn, each, m)]
         if not (asks_back or _is_past(each)):
-            taken = [m for m in taken if not is_former(turn.text, m, turn.tables)]
+            taken = [m for m in taken if m.start not in former]
         taken = turn.own(each, taken, strict=bool(each.topics & {"price", "age"}))
         fitting = last_meant(taken, turn.text, turn.tables)
         best = max((turn.fit(each, mention) for mention in fitting), default=Fit.OTHERS)

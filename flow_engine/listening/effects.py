@@ -23,7 +23,7 @@ from flow_engine.runtime.memory import MINER, MemoryEntry, is_stale, open_for_mi
 from flow_engine.runtime.mining_state import MiningState, Provenance, ReachedCheckpoint
 from flow_engine.runtime.rules import reachable_tasks
 from flow_engine.runtime.runner import ConversationalFlowRunner
-from flow_engine.values import VariableSpec
+from flow_engine.variables import VariableSpec
 
 HIDDEN_KEPT = 1_000
 """Messages that are known to be shown as masks, the newest."""

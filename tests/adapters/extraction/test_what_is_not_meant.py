@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flow_engine.values import JsonValue, VariableSpec
+from flow_engine.values import JsonValue
+from flow_engine.variables import VariableSpec
 from tests.adapters.extraction.extraction_requests import found
 
 CODES = {"it": "it-IT", "en": "en-US", "es": "es-ES"}
