@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from api.console import BUILT
-from tests.browser.console import needs_a_browser, needs_a_build, opened_console, published
+from tests.browser.console import call, needs_a_browser, needs_a_build, opened_console, published
 
 pytestmark = [needs_a_build, pytest.mark.filterwarnings("default")]
 
@@ -116,6 +116,32 @@ def test_what_was_not_done_for_want_of_a_connection_says_so_and_keeps_what_was_t
         talk.get_by_role("button", name="Send").click()
         expect(talk.get_by_role("log")).to_contain_text("I want a visit")
         expect(message).to_have_value("")
+
+
+@needs_a_browser
+def test_what_a_browser_offline_did_not_do_is_not_done_once_it_is_online(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        flow_id = published(console.base, "clinic-v1")
+        console.open(f"/flows/{flow_id}/versions/clinic-v1")
+        problems = page.get_by_role("region", name="Problems")
+        expect(problems).to_contain_text("warning")
+        page.context.set_offline(True)
+        page.locator("[data-task=visit]").click()
+        page.get_by_label("When to enter it").fill("Typed offline.")
+        expect(problems.get_by_role("alert")).to_contain_text("No connection to the service")
+        page.get_by_role("button", name="Publish").click()
+        dialog = page.get_by_role("dialog", name="Publish")
+        dialog.get_by_role("button", name="Publish").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("it is not tried again by itself")
+        page.keyboard.press("Escape")
+        page.context.set_offline(False)
+        expect(problems.get_by_role("alert")).to_have_count(0)
+        expect(page.get_by_label("When to enter it")).to_have_value("Typed offline.")
+        page.get_by_role("button", name="Save draft").click()
+        expect(page.get_by_text("Draft saved")).to_be_visible()
+        rows = call(console.base, "GET", f"/v1/flows/{flow_id}/versions")
+        assert len({row["versionId"] for row in rows}) == 2, rows
 
 
 @needs_a_browser

@@ -39,7 +39,11 @@ function newQueries(): QueryClient {
         retryDelay: (failures) => Math.min(500 * 2 ** failures, 4000),
         refetchInterval: ({ state }) => (state.status === "error" && passes(state) ? 4000 : false),
         staleTime: 5_000,
+        networkMode: "always",
+        refetchOnReconnect: true,
       },
+      // Where the browser knows that it is offline too: held back until it is not, what was given up by then would be done.
+      mutations: { networkMode: "always" },
     },
   });
 }
