@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -229,6 +230,43 @@ def test_the_map_is_there_where_tasks_are_out_of_view(tmp_path: Path) -> None:
         for _ in range(4):
             page.get_by_role("button", name="Zoom In").click()
         expect(overview).to_be_visible()
+
+
+def test_a_graph_too_large_to_be_read_as_a_whole_is_shown_at_its_first_task_and_a_talk_is_followed(
+    tmp_path: Path,
+) -> None:
+    """And what was looked at is in view again when another tab was."""
+    with opened_console(tmp_path) as console:
+        flow_id = published(console.base, "clinic-v1")
+        document = call(console.base, "GET", f"/v1/flows/{flow_id}/versions/clinic-v1")
+        first = {**document["tasks"][0], "transitionParameters": [], "mcpToolSelection": []}
+        row = [f"task-{number}" for number in range(12)]
+        tasks = [
+            {**first, "_id": each, "name": each, "connectedTasks": [then]} for each, then in pairwise(row)
+        ]
+        tasks.append({**first, "_id": row[-1], "name": row[-1], "connectedTasks": []})
+        changes = {"_id": "row", "draft": True, "tasks": tasks, "firstTask": row[0], "uiMetadata": {}}
+        call(console.base, "POST", f"/v1/flows/{flow_id}/versions", {**document, **changes})
+        page = console.page
+        console.open(f"/flows/{flow_id}/versions/row")
+        view = page.locator(".react-flow__viewport")
+        expect(view).to_have_attribute("style", re.compile(r"scale\(0\.75\)"))
+        expect(page.locator("[data-task=task-0]")).to_be_in_viewport(ratio=0.9)
+        expect(page.locator(".react-flow__minimap")).to_be_visible()
+        for task in row[1:5]:
+            page.get_by_role("textbox", name="Message").fill(f"/task {task}")
+            page.keyboard.press("Enter")
+            active = page.locator(f"[data-task={task}][aria-current]")
+            expect(active).to_be_in_viewport(ratio=0.9)
+        page.wait_for_timeout(500)  # until it is moved
+        seen = view.get_attribute("style") or ""
+        page.get_by_role("tab", name="Settings").click()
+        page.get_by_role("tab", name="Graph").click()
+        expect(view).to_have_attribute("style", seen)
+        expect(active).to_be_in_viewport(ratio=0.9)
+        page.get_by_role("button", name="Fit View").click()
+        expect(page.locator("[data-task=task-11]")).to_be_in_viewport(ratio=0.9)
+        console.was_clean()
 
 
 def test_a_text_runs_as_its_script_does_and_a_long_name_stays_within_the_page(tmp_path: Path) -> None:

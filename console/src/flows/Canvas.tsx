@@ -14,6 +14,7 @@ import {
   type Dispatch,
   type KeyboardEvent,
   type ReactNode,
+  type RefObject,
   type SetStateAction,
   useCallback,
   useEffect,
@@ -48,6 +49,7 @@ import { Overview } from "./Overview";
 import { TaskEdge } from "./TaskEdge";
 import { TaskNode } from "./TaskNode";
 import { usePositions } from "./usePositions";
+import { FIT, type Seen, useView } from "./useView";
 import "@xyflow/react/dist/style.css";
 import "./canvas.css";
 
@@ -66,6 +68,8 @@ export interface CanvasProps {
   readonly showWay: () => void;
   /** The task to bring into view, with a number that rises with each wish. */
   readonly wanted: { readonly id: string; readonly nth: number } | null;
+  /** What was in view when the graph was shown before. */
+  readonly seen: RefObject<Seen | null>;
   readonly readOnly: boolean;
 }
 
@@ -74,10 +78,6 @@ const NODE_TYPES = { task: TaskNode };
 const EDGE_TYPES = { way: TaskEdge };
 const MULTI_SELECTION_KEYS = ["Shift", "Control", "Meta"];
 const NONE: ReadonlySet<string> = new Set();
-/** Below the tools, which lie over it: in two rows on a narrow screen. */
-const TOP = window.innerWidth > 720 ? "72px" : "116px";
-const FIT = { maxZoom: 1, padding: { top: TOP, right: "24px", bottom: "24px", left: "24px" } } as const;
-
 let copied: { readonly tasks: readonly Task[]; readonly positions: Readonly<Record<string, Point>> } | null =
   null;
 
@@ -99,7 +99,8 @@ function useReused<Item extends { readonly id: string }>(next: Item[]): Item[] {
 }
 
 function Drawing(props: CanvasProps): ReactNode {
-  const { document, change, undo, redo, shown, select, ways, chooseWays, showWay, wanted, readOnly } = props;
+  const { document, change, undo, redo, shown, select, ways, chooseWays, showWay, wanted, seen, readOnly } =
+    props;
   const say = useText("flows");
   const flow = useReactFlow<TaskNodeType>();
   const { positions, better } = usePositions(document);
@@ -176,33 +177,8 @@ function Drawing(props: CanvasProps): ReactNode {
     [change, document],
   );
 
-  // The whole graph is shown as it is drawn in the end, unless somebody has begun to look around in it.
-  const lookedAround = useRef(false);
-  const looksAround = (): void => {
-    lookedAround.current = true;
-  };
-  const [settled, setSettled] = useState(false);
-  useEffect(() => setSettled(better !== null), [better]); // true when the nodes have their better places too
-  useEffect(() => {
-    if (settled && !lookedAround.current) void flow.fitView(FIT);
-  }, [settled, flow]);
   const frame = useRef<HTMLDivElement>(null);
-  const look = useCallback(
-    (id: string) => {
-      lookedAround.current = true;
-      const at = flow.getNode(id)?.position;
-      if (at === undefined) return;
-      // Beside its panel, where that leaves room.
-      const aside = frame.current?.nextElementSibling?.clientWidth ?? 0;
-      const width = frame.current?.clientWidth ?? 0;
-      const x = at.x + NODE.width / 2 + (width - aside > NODE.width ? aside / 2 : 0);
-      void flow.setCenter(x, at.y + NODE.height / 2, { zoom: 1, duration: 200 });
-    },
-    [flow],
-  );
-  useEffect(() => {
-    if (wanted !== null) look(wanted.id);
-  }, [wanted, look]);
+  const { look, looksAround } = useView({ frame, better, wanted, active: shown.active, seen });
   const byKey = useRef(false);
   const uncover = useCallback(() => {
     const id = byKey.current ? hidden(frame.current) : undefined; // under the pointer nothing moves
@@ -374,9 +350,7 @@ function Drawing(props: CanvasProps): ReactNode {
         deleteKeyCode={null}
         multiSelectionKeyCode={MULTI_SELECTION_KEYS}
         elevateEdgesOnSelect
-        minZoom={0.05}
-        fitView
-        fitViewOptions={FIT}
+        minZoom={0.02}
         aria-label={say("canvas")}
         role="application"
         ariaLabelConfig={words}

@@ -31,6 +31,7 @@ import { flowsQuery, schemaQuery, type Version, versionQuery, versionsOf, versio
 import { SaveActions } from "./SaveActions";
 import { SettingsView, settingsOf } from "./SettingsView";
 import { TaskPanel } from "./TaskPanel";
+import type { Seen } from "./useView";
 import { marksOf, useVerdict } from "./verdict";
 import "./flows.css";
 
@@ -99,6 +100,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   const [covered, setCovered] = useState<ReadonlySet<string> | null>(null);
   const [wanted, setWanted] = useState({ id: "", pointer: "", nth: 0 });
   const [renderedFor, renderFor] = useState(FOR_NOBODY);
+  const seen = useRef<Seen | null>(null);
   const [mergedWith, setMergedWith] = useState<Version | null>(null);
   const { document, typed, brokenText } = state;
   // The graph shows what the text was last: a change of it would be one of that, and the text would be lost.
@@ -229,6 +231,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
                     chooseWays={setWays}
                     showWay={showWay}
                     wanted={wantedTask}
+                    seen={seen}
                     readOnly={held}
                   />
                 </Boundary>

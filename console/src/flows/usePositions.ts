@@ -2,7 +2,7 @@ import { useEffect, useMemo, useState } from "react";
 import { type Point, positionsOf, tasksOf, type VersionDocument } from "./document";
 import { arranged, layered } from "./layout";
 
-interface Positions {
+export interface Positions {
   readonly positions: Readonly<Record<string, Point>>;
   /** Those that ELK has found; null until then, and where it is not asked. */
   readonly better: Readonly<Record<string, Point>> | null;
