@@ -221,6 +221,8 @@ def test_a_problem_leads_to_the_form_where_it_is_put_right(tmp_path: Path) -> No
         settings.click()
         expect(settings).to_be_focused()
         console.is_accessible()
+        expect(problems.locator("code").get_by_text("_id", exact=True)).to_be_visible()
+        expect(problems).not_to_contain_text("`")
         console.was_clean()
 
 

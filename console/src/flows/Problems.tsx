@@ -137,7 +137,7 @@ function Row({ problem, fixes, go, fix }: RowProps): ReactNode {
 /** What the service says of it is English: for other readers the title of its code stands before, in theirs. */
 function Message({ problem }: { readonly problem: Problem }): ReactNode {
   const { language } = useSpeech();
-  return language === "en" ? problem.message : <Titled problem={problem} />;
+  return language === "en" ? <Literals text={problem.message} /> : <Titled problem={problem} />;
 }
 
 function Titled({ problem }: { readonly problem: Problem }): ReactNode {
@@ -150,7 +150,9 @@ function Titled({ problem }: { readonly problem: Problem }): ReactNode {
           {": "}
         </>
       )}
-      <span lang="en">{problem.message}</span>
+      <span lang="en">
+        <Literals text={problem.message} />
+      </span>
     </>
   );
 }
