@@ -307,6 +307,8 @@ def test_conversations_are_moved_by_the_mapping_that_was_tried_and_by_no_other(
         call(base, "POST", "/v1/handle-new-contact", start)
         console.open(f"/flows/{flow_id}/publishing?show=migrate")
         mapping = page.get_by_role("textbox")
+        expect(page.get_by_role("button", name="Dry run")).to_be_enabled()
+        expect(page.get_by_role("button", name="Move")).to_have_count(0)
         page.get_by_role("button", name="Dry run").click()
         move = page.get_by_role("button", name="Move 1 conversation")
         expect(move).to_be_enabled()

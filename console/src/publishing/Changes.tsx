@@ -18,9 +18,9 @@ export function Changes({ changes }: { readonly changes: readonly Change[] }): R
   }
   return [...groups].map(([key, parts]) => (
     <section key={key} className="card change" aria-label={key}>
-      <h3>
+      <h2>
         {parts[0]?.what} <code>{parts[0]?.id}</code>
-      </h3>
+      </h2>
       <ul className="pieces">
         {parts.map((change) => (
           <li key={`${change.path} ${change.change}`}>

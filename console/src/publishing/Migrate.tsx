@@ -75,13 +75,15 @@ export function Migrate({ flow, versions: all }: OfFlow): ReactNode {
           >
             {say("dryRun")}
           </Button>
-          <Button
-            kind="danger"
-            disabled={!asTried || movable === 0 || mapping.wrong.length > 0}
-            onClick={() => migrate.mutate({ dryRun: false, pairs: mapping.pairs })}
-          >
-            {say("migrateNow", { count: movable })}
-          </Button>
+          {report?.dryRun === true && movable > 0 ? (
+            <Button
+              kind="danger"
+              disabled={!asTried || mapping.wrong.length > 0}
+              onClick={() => migrate.mutate({ dryRun: false, pairs: mapping.pairs })}
+            >
+              {say("migrateNow", { count: movable })}
+            </Button>
+          ) : null}
         </div>
       </form>
       {migrate.isPending ? <Loading /> : null}

@@ -93,7 +93,11 @@ function TagCard({ flow, versions, tag }: OfTag): ReactNode {
       ) : (
         <SplitOf flow={flow} tag={tag} />
       )}
-      <p className="quiet">{say("movedBy", { when: moment(tag.createdAt), who: tag.createdBy })}</p>
+      <p className="quiet">
+        {say("movedBy", { when: moment(tag.createdAt), who: tag.createdBy })}
+        {versions.length < 2 ? ` · ${say("nothingToSplit")}` : ""}
+        {before === null && history.isSuccess ? ` · ${say("nothingBefore")}` : ""}
+      </p>
       <Dialog title={say("promoteTag", { tag: tag.tag })} open={open === "promote"} close={close}>
         <Promote flow={flow} versions={versions} tag={tag} close={close} />
       </Dialog>

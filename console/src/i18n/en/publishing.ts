@@ -36,6 +36,8 @@ export const publishing = {
   rolledBack: "{version} was rolled back by the guard on {when}: {metric}.",
   guardIs: "Guard: {metric} worse by {worseBy}, from {minimum} conversations a side.",
   movedBy: "Moved {when} by {who}",
+  nothingToSplit: "no second published version to split with",
+  nothingBefore: "no version before to roll back to",
   outcomes: "Outcomes",
   conversations: { one: "{count} conversation", other: "{count} conversations" },
   tooFew: "too few",

@@ -40,6 +40,8 @@ export const publishing: Translation<typeof english> = {
   rolledBack: "La guardia retiró {version} el {when}: {metric}.",
   guardIs: "Guardia: {metric} peor en {worseBy}, desde {minimum} conversaciones por lado.",
   movedBy: "Movida el {when} por {who}",
+  nothingToSplit: "sin otra versión publicada con la que repartir",
+  nothingBefore: "sin versión anterior a la que volver",
   outcomes: "Resultados",
   conversations: { one: "{count} conversación", other: "{count} conversaciones" },
   tooFew: "muy pocas",

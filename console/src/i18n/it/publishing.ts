@@ -40,6 +40,8 @@ export const publishing: Translation<typeof english> = {
   rolledBack: "{version} è stata ritirata dalla guardia il {when}: {metric}.",
   guardIs: "Guardia: {metric} peggiore di {worseBy}, da {minimum} conversazioni per parte.",
   movedBy: "Spostato il {when} da {who}",
+  nothingToSplit: "nessuna seconda versione pubblicata con cui dividere",
+  nothingBefore: "nessuna versione precedente a cui tornare",
   outcomes: "Esiti",
   conversations: { one: "{count} conversazione", other: "{count} conversazioni" },
   tooFew: "troppo poche",
