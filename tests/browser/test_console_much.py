@@ -167,6 +167,24 @@ def test_a_conversation_names_its_flow_and_version_and_a_version_leads_to_its_co
         console.was_clean()
 
 
+def test_a_flow_is_found_by_its_campaign_and_leads_to_its_newest_version(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        published(console.base, "clinic-v1", "clinic-v2")
+        for name, campaign in (("Tea", "shop"), ("Coffee", "bar")):
+            flow = {"name": name, "campaignId": campaign, "updatedBy": "ada"}
+            call(console.base, "POST", "/v1/flows", flow)
+        console.open("/flows")
+        page.get_by_label("Search flows").fill("SHOP")
+        expect(page.get_by_role("row")).to_have_count(2)
+        expect(page.get_by_role("link", name="Tea")).to_be_visible()
+        page.get_by_label("Search flows").fill("clin")
+        page.get_by_role("link", name="Clinic").click()
+        page.get_by_role("link", name="Open the newest version").click()
+        expect(page).to_have_url(re.compile("/versions/clinic-v2$"))
+        console.was_clean()
+
+
 def test_what_a_replay_made_otherwise_stands_first(tmp_path: Path) -> None:
     rows = {"like": {}, "prompts": {"promptsDiffer": [2]}, "refused": {}, "astray": {"path": "other"}}
     rows["refused"] = {"newRefusals": [{"seq": 3, "task": "visit", "code": "missing_variables"}]}

@@ -31,6 +31,7 @@ export default function FlowPage(): ReactNode {
   const flow = useQuery({ ...flowsQuery, enabled }).data?.find((each) => each.id === flowId);
   if (!enabled) return <ScopeMissing scope="designer" />;
   const found = versionsOf(versions.data ?? []);
+  const [newest] = found;
   return (
     <>
       <PageHead
@@ -38,10 +39,15 @@ export default function FlowPage(): ReactNode {
         trail={<Link to="/flows">{say("title")}</Link>}
         intro={flow?.campaignId}
       >
-        {may("designer") && found.length > 0 ? (
-          <Link className="button" to={`${flowAddress(flowId)}/publishing`}>
-            {say("publishing")}
-          </Link>
+        {may("designer") && newest !== undefined ? (
+          <>
+            <Link className="button" to={`${flowAddress(flowId)}/publishing`}>
+              {say("publishing")}
+            </Link>
+            <Link className="button primary" to={versionAddress(flowId, newest.versionId)}>
+              {say("openNewest")}
+            </Link>
+          </>
         ) : undefined}
       </PageHead>
       <ErrorState error={versions.error} retry={() => void versions.refetch()} />

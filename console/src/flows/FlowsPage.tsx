@@ -23,8 +23,9 @@ export default function FlowsPage(): ReactNode {
       {say("create")}
     </Button>
   ) : undefined;
+  const low = wanted.trim().toLowerCase();
   const found =
-    flows.data?.filter((flow) => flow.name.toLowerCase().includes(wanted.trim().toLowerCase())) ?? [];
+    flows.data?.filter((flow) => `${flow.name}\n${flow.campaignId}`.toLowerCase().includes(low)) ?? [];
   return (
     <>
       <PageHead title={say("title")} intro={say("intro")}>

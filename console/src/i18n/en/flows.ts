@@ -14,6 +14,7 @@ export const flows = {
   changed: "Last change",
   changedBy: "{when} by {who}",
   publishing: "Publishing",
+  openNewest: "Open the newest version",
   begin: "Start drawing",
   noVersions: "This flow has no version yet",
   noVersionsText: "Begin with a greeting and a goodbye; everything else is yours.",

@@ -17,6 +17,7 @@ export const flows: Translation<typeof english> = {
   changed: "Último cambio",
   changedBy: "{when} por {who}",
   publishing: "Publicación",
+  openNewest: "Abrir la versión más reciente",
   begin: "Empezar a dibujar",
   noVersions: "Este flujo aún no tiene versiones",
   noVersionsText: "Empieza con un saludo y una despedida; lo demás es tuyo.",

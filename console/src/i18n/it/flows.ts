@@ -17,6 +17,7 @@ export const flows: Translation<typeof english> = {
   changed: "Ultima modifica",
   changedBy: "{when} da {who}",
   publishing: "Pubblicazione",
+  openNewest: "Apri la versione più recente",
   begin: "Inizia a disegnare",
   noVersions: "Questo flusso non ha ancora versioni",
   noVersionsText: "Comincia con un saluto e un congedo; il resto è tuo.",
