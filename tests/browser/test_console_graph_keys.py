@@ -96,6 +96,27 @@ def test_a_task_is_made_named_connected_and_deleted_where_the_focus_is(tmp_path:
         console.was_clean()
 
 
+BESIDE_ALL = """() => {
+    const [one, ...others] = [...document.querySelectorAll(".task-node")]
+        .sort((each, other) => other.matches(".selected") - each.matches(".selected"))
+        .map(each => each.getBoundingClientRect())
+    const panel = document.querySelector(".task-panel").getBoundingClientRect()
+    const beside = (each, other) => each.right <= other.left || each.bottom <= other.top
+    return one.right < panel.left && others.every(other => beside(one, other) || beside(other, one))
+}"""
+
+
+def test_a_new_task_lies_on_no_other_and_not_behind_its_panel(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        drawn(console)
+        page = console.page
+        for count in (7, 8):
+            page.get_by_role("button", name="Add task").click()
+            expect(page.locator(".task-node")).to_have_count(count)
+            page.wait_for_function(BESIDE_ALL)
+        console.was_clean()
+
+
 def test_a_problem_of_a_whole_task_leads_into_its_panel_and_past_the_graph_there_is_a_way(
     tmp_path: Path,
 ) -> None:

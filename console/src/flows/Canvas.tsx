@@ -44,7 +44,7 @@ import {
 import { edgesOf, inOwnLayers, nodesOf, reused, type Shown, type TaskNodeType } from "./graph";
 import { hidden, toPanel } from "./graphFocus";
 import { wordsOf } from "./graphWords";
-import { arranged, NODE } from "./layout";
+import { arranged, freePlace, NODE } from "./layout";
 import { Overview } from "./Overview";
 import { TaskEdge } from "./TaskEdge";
 import { TaskNode } from "./TaskNode";
@@ -178,7 +178,7 @@ function Drawing(props: CanvasProps): ReactNode {
   );
 
   const frame = useRef<HTMLDivElement>(null);
-  const { look, looksAround } = useView({ frame, better, wanted, active: shown.active, seen });
+  const { look, keepInView, looksAround } = useView({ frame, better, wanted, active: shown.active, seen });
   const byKey = useRef(false);
   const uncover = useCallback(() => {
     const id = byKey.current ? hidden(frame.current) : undefined; // under the pointer nothing moves
@@ -193,14 +193,13 @@ function Drawing(props: CanvasProps): ReactNode {
   const add = (): void => {
     const id = freeName("task", new Set(tasksOf(document).flatMap((task) => [task._id, nameOf(task)])));
     const middle = flow.screenToFlowPosition(centre(frame.current));
-    change(
-      withTask(placed(document, positions), newTask(id), {
-        x: middle.x - NODE.width / 2,
-        y: middle.y - NODE.height / 2,
-      }),
-    );
+    const at = freePlace(positions, { x: middle.x - NODE.width / 2, y: middle.y - NODE.height / 2 });
+    change(withTask(placed(document, positions), newTask(id), at));
     selectOnly(new Set([id]));
-    requestAnimationFrame(() => toPanel(frame.current, "input"));
+    requestAnimationFrame(() => {
+      toPanel(frame.current, "input");
+      keepInView(at);
+    });
   };
   const copy = (): void => {
     const tasks = tasksOf(document).filter((task) => shown.selected.has(task._id));
@@ -363,7 +362,9 @@ function Drawing(props: CanvasProps): ReactNode {
   );
 }
 
+/** The middle of what the panel of a task leaves, which is there in a moment. */
 function centre(element: HTMLElement | null): Point {
   const box = element?.getBoundingClientRect();
-  return box === undefined ? { x: 0, y: 0 } : { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+  if (box === undefined) return { x: 0, y: 0 };
+  return { x: box.x + (box.width - Math.min(400, 0.6 * box.width)) / 2, y: box.y + box.height / 2 };
 }

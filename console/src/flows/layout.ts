@@ -18,6 +18,14 @@ export function layered(document: VersionDocument): Readonly<Record<string, Poin
   );
 }
 
+/** The first place from there downwards that no task stands in. */
+export function freePlace(positions: Readonly<Record<string, Point>>, { x, y }: Point): Point {
+  const taken = Object.values(positions).some(
+    (each) => Math.abs(each.x - x) < NODE.width && Math.abs(each.y - y) < NODE.height,
+  );
+  return taken ? freePlace(positions, { x, y: y + NODE.height + GAP.y }) : { x, y };
+}
+
 let elk: InstanceType<typeof ELK> | undefined;
 
 function engine(): InstanceType<typeof ELK> {

@@ -1,5 +1,6 @@
 import { useReactFlow, type Viewport } from "@xyflow/react";
 import { type RefObject, useCallback, useEffect, useRef, useState } from "react";
+import type { Point } from "./document";
 import type { TaskNodeType } from "./graph";
 import { NODE } from "./layout";
 import type { Positions } from "./usePositions";
@@ -76,15 +77,32 @@ export function useView({ frame, better, wanted, active, seen }: ViewProps) {
     const beside = width - panel > NODE.width ? panel : 0;
     return { width: width - beside, height, beside };
   }, [frame]);
-  const look = useCallback(
-    (id: string, zoom = 1) => {
-      lookedAround.current = true;
-      const at = flow.getNode(id)?.position;
-      if (at === undefined) return;
+  const lookAt = useCallback(
+    (at: Point, zoom: number) => {
       const x = at.x + NODE.width / 2 + room().beside / 2 / zoom;
       void flow.setCenter(x, at.y + NODE.height / 2, { zoom, duration: MOVED_MS });
     },
     [flow, room],
+  );
+  const look = useCallback(
+    (id: string) => {
+      lookedAround.current = true;
+      const at = flow.getNode(id)?.position;
+      if (at !== undefined) lookAt(at, 1);
+    },
+    [flow, lookAt],
+  );
+  /** Moves nothing where the task that stands there is in view. */
+  const keepInView = useCallback(
+    (at: Point) => {
+      lookedAround.current = true;
+      const { x, y, zoom } = flow.getViewport();
+      const { width, height } = room();
+      const [left, top] = [at.x * zoom + x, at.y * zoom + y];
+      const [right, bottom] = [left + NODE.width * zoom, top + NODE.height * zoom];
+      if (left < 0 || top < 0 || right > width || bottom > height) lookAt(at, zoom);
+    },
+    [flow, room, lookAt],
   );
   useEffect(() => {
     if (wanted !== null && wanted.nth !== before?.nth) look(wanted.id);
@@ -93,12 +111,7 @@ export function useView({ frame, better, wanted, active, seen }: ViewProps) {
   useEffect(() => {
     const at = active === null || active === followed.current ? undefined : flow.getNode(active)?.position;
     followed.current = active;
-    if (active === null || at === undefined) return;
-    const { x, y, zoom } = flow.getViewport();
-    const { width, height } = room();
-    const [left, top] = [at.x * zoom + x, at.y * zoom + y];
-    const [right, bottom] = [left + NODE.width * zoom, top + NODE.height * zoom];
-    if (left < 0 || top < 0 || right > width || bottom > height) look(active, zoom);
-  }, [active, flow, room, look]);
-  return { look, looksAround };
+    if (at !== undefined) keepInView(at);
+  }, [active, flow, keepInView]);
+  return { look, keepInView, looksAround };
 }
