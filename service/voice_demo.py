@@ -54,7 +54,7 @@ class Play:
     recordings: Path | None = None
 
 
-SHIPPED_CONFIG: Final = Path(loader.__file__).parent / "examples" / "switchboard.json"
+SHIPPED_CONFIG: Final = loader.EXAMPLES / "switchboard.json"
 SHIPPED_SCRIPT: Final = Script(
     (
         Reaction((Say("Northgate Instruments, good morning. What can I do for you?", 1800),), "phone rings"),

@@ -102,7 +102,7 @@ async def _manage(
         carrier = CARRIERS[settings.voice_carrier]
         builders = frozenset(installed_builders(lambda: datetime.now(UTC)))
         files = configs.ConfigFiles(
-            options.templates or configs.SHIPPED_TEMPLATES,
+            options.templates,
             directory.configs,
             options.api_url,
             builders,

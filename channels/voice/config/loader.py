@@ -21,6 +21,7 @@ from flow_engine.values import JsonValue, ValueRejected, check_json
 MOST_PROBLEMS = 200
 """Of one config; what is beyond is not listed."""
 MAX_CONFIG_BYTES = 1_000_000
+EXAMPLES = Path(__file__).with_name("examples")
 
 
 class ConfigRefused(Exception):

@@ -10,12 +10,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import orjson
 import structlog
 
-from channels.voice.config.loader import MAX_CONFIG_BYTES, ConfigRefused, load_config, read_json
+from channels.voice.config.loader import EXAMPLES, MAX_CONFIG_BYTES, ConfigRefused, load_config, read_json
 from channels.voice.manager.agents_list import Listed
 from channels.voice.manager.directory import write_private
 from flow_engine.documents.findings import listed
@@ -24,11 +24,21 @@ from flow_engine.values import JsonValue
 
 log: Any = structlog.get_logger("flow_engine.voice.manager")
 
-SHIPPED_TEMPLATES = Path(__file__).with_name("templates")
-"""For the types `restaurant`, `medical` and `standard`."""
+SHIPPED: Final[Mapping[str, str]] = {
+    "restaurant": "restaurant.json", "medical": "medical.json", "standard": "switchboard.json",
+}  # fmt: skip
+"""The types whose template comes along: the example that is one, for whoever is listed."""
 
 # A reference to the environment, `${env:NAME}`, is the agent's to read.
 _PLACEHOLDER = re.compile(r"\$\{(?!env:)([^{}]*)\}")
+
+
+def shipped_template(kind: str) -> dict[str, JsonValue]:
+    """That of a type in `SHIPPED`, JSON."""
+    example = read_json((EXAMPLES / SHIPPED[kind]).read_bytes())
+    agent = cast("dict[str, JsonValue]", example["agent"])
+    listed_one: dict[str, JsonValue] = {"id": "${AGENT_ID}", "name": "${AGENT_NAME}", "type": "${AGENT_TYPE}"}
+    return {**example, "agent": {**agent, **listed_one}, "base_url": "${API_URL}"}
 
 
 def placeholders(agent: Listed, api_url: str) -> dict[str, str]:
@@ -77,14 +87,14 @@ def _filled(value: JsonValue, values: Mapping[str, str]) -> JsonValue:
 
 
 class ConfigFiles:
-    """`<templates>/<type>.json` → `<configs>/<id>.json`. Ids and types are safe as names of files. A config,
-    JSON in UTF-8, is read as an agent reads it, with the names of the body builders that there are and the
-    audio formats of the carrier. Texts that were accepted are remembered for the run of the program, since a
-    refresh rarely changes one."""
+    """`<templates>/<type>.json` → `<configs>/<id>.json`; without a directory of templates, those of
+    `SHIPPED`. Ids and types are safe as names of files. A config, JSON in UTF-8, is read as an agent reads
+    it, with the names of the body builders that there are and the audio formats of the carrier. Texts that
+    were accepted are remembered for the run of the program, since a refresh rarely changes one."""
 
     def __init__(
         self,
-        templates: Path,
+        templates: Path | None,
         configs: Path,
         api_url: str,
         builders: Collection[str],
@@ -128,15 +138,22 @@ class ConfigFiles:
         self.path(agent_id).unlink(missing_ok=True)
 
     def _template(self, kind: str) -> JsonValue:
+        if self._templates is None:
+            if kind in SHIPPED:
+                return shipped_template(kind)
+            raise _no_template(kind, SHIPPED)
         path = self._templates / f"{kind}.json"
         try:
             with path.open("rb") as file:
                 return read_json(file.read(MAX_CONFIG_BYTES + 1))
         except FileNotFoundError:
-            there = listed(each.stem for each in self._templates.glob("*.json"))
-            raise _refused("no_template", f"has no template for type {kind!r}; there are {there}") from None
+            raise _no_template(kind, [each.stem for each in self._templates.glob("*.json")]) from None
         except OSError as error:
             raise _refused("template_unreadable", f"{path.name} cannot be read: {error.strerror}") from error
+
+
+def _no_template(kind: str, there: Collection[str]) -> ConfigRefused:
+    return _refused("no_template", f"has no template for type {kind!r}; there are {listed(there)}")
 
 
 def _refused(code: str, message: str, where: str = "") -> ConfigRefused:

@@ -55,7 +55,8 @@ class TestSwitchboard:
             await call.line.hang_up()
             calls = await call.over()
             session = call.session.settings.wire
-            assert session["instructions"] == switchboard.config["session"]["instructions"]
+            name, told = switchboard.config["agent"]["name"], switchboard.config["session"]["instructions"]
+            assert session["instructions"] == told.replace("{{agent.name}}", name)
             assert session["tools"] == switchboard.config["session"]["tools"]
             greeting = call.session.received("conversation.item.create")[0].fields["item"]["content"][0]
             assert greeting["text"] == switchboard.config["greeting"]["unknown_customer"]

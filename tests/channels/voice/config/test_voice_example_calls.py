@@ -349,7 +349,8 @@ async def test_the_switchboard_takes_a_message_and_passes_calls_on(source: Sourc
     call = scene(source("switchboard"), replies)
     settings = await call.begin()
     assert call.business.taken() == []
-    assert settings.instructions == call.config["session"]["instructions"]
+    told: str = call.config["session"]["instructions"]
+    assert settings.instructions == told.replace("{{agent.name}}", call.config["agent"]["name"])
     assert [tool["name"] for tool in settings.tools][:2] == ["transfer_call", "leave_message"]
     assert await call.handler.started() == call.config["greeting"]["unknown_customer"]
     await call.hear("An invoice is wrong.")

@@ -18,10 +18,10 @@ from pydantic import SecretStr
 
 from channels.voice.carriers.twilio.carrier import HEADER, signature
 from channels.voice.carriers.twilio.twiml import TwiMl
-from channels.voice.config.loader import load_config
+from channels.voice.config.loader import EXAMPLES, load_config
 from channels.voice.manager import front as front_module
 from channels.voice.manager.agents_list import Listed, read_agents
-from channels.voice.manager.configs import SHIPPED_TEMPLATES, ConfigFiles
+from channels.voice.manager.configs import SHIPPED, ConfigFiles
 from channels.voice.manager.fleet import AgentSpec
 from channels.voice.manager.front import MAX_HEAD_BYTES, Front, Route, Routes
 from channels.voice.manager.processes import agent_environment
@@ -295,16 +295,13 @@ async def test_a_length_that_is_no_number_is_refused_and_no_fault(length: bytes)
         writer.close()
 
 
-@pytest.mark.parametrize("kind", ["restaurant", "medical", "standard"])
+@pytest.mark.parametrize("kind", SHIPPED)
 def test_the_templates_that_come_along_make_configs(kind: str, tmp_path: Path) -> None:  # V13
-    files = ConfigFiles(
-        SHIPPED_TEMPLATES,
-        tmp_path,
-        "https://app.example",
-        ("confirm_order", "confirm_reservation"),
-        ("g711_ulaw",),
-    )
+    builders = ("confirm_order", "confirm_reservation")
+    files = ConfigFiles(None, tmp_path, "https://app.example", builders, ("g711_ulaw",))
     content = files.make(Listed("r-1", 'Chez "Nous"', kind))
-    config = load_config(content, builders=("confirm_order", "confirm_reservation")).config
+    config = load_config(content, builders=builders).config
     assert (config.agent.id, config.agent.name, config.agent.type) == ("r-1", 'Chez "Nous"', kind)
     assert config.base_url == "https://app.example"
+    example = load_config(EXAMPLES / SHIPPED[kind], builders=builders).config.agent
+    assert not [each for each in (example.id, example.name) if each.encode() in content], "another business"

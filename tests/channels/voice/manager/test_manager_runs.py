@@ -17,7 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from channels.voice.manager import manager as manager_module
-from channels.voice.manager.configs import SHIPPED_TEMPLATES
+from channels.voice.manager.configs import shipped_template
 from channels.voice.testing.fake_realtime import FakeRealtime
 from channels.voice.testing.script import Say, Script
 from channels.voice.testing.signals import stretches
@@ -103,7 +103,7 @@ async def test_an_agent_that_can_takes_up_a_changed_config_while_it_runs(  # V13
 async def test_calls_by_sip_reach_a_real_agent_that_takes_up_a_changed_template_without_a_busy_tone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # 23, V13, voice-7, voice-smaller
-    shipped = orjson.loads((SHIPPED_TEMPLATES / "standard.json").read_bytes())
+    shipped = shipped_template("standard")
     script = Script.of(Say("Good morning", 300))
     async with (
         FakeTrunk({"user-a": "s3cret-of-sip"}) as trunk,
