@@ -4,9 +4,10 @@
 2. A packet goes out every 20 ms, silence too: some networks end a call on which nothing comes.
 3. A mark is reached when the last byte before it was sent; `clear` throws away what was not, and reaches all.
 4. Packets come from where the other side says it hears, or from where its first one came (RFC 4961): behind
-   address translation the two differ. Nobody else is listened to, but for the place that a line has left
-   until the new one speaks, and for a source that goes on from another place, as when its translation was
-   made anew: whoever has not seen its packets cannot go on with them (RFC 7362, 5).
+   address translation the two differ. A stranger may have been first: the place that was said takes over as
+   soon as it speaks. Nobody else is listened to, but for the place that a line has left until the new one
+   speaks, and for a source that goes on from another place, as when its translation was made anew: whoever
+   has not seen its packets cannot go on with them (RFC 7362, 5).
 5. Of packets that overtake each other the late ones are left out: the model hears a gap rather than a mix.
    Each source (SSRC) counts its own, and may begin anew.
 6. A line with silence suppression sends comfort noise at times, or nothing: the agent hears silence then,
@@ -124,6 +125,7 @@ class RtpStream(asyncio.DatagramProtocol):
         self._remote: tuple[str, int] = (offer.host, offer.port)
         self._left: tuple[str, int] | None = None
         self._is_known = False
+        self._is_where_it_said = False
         self._heard_source: int | None = None
         self._last_number = 0
         self._event: int | None = None
@@ -139,7 +141,8 @@ class RtpStream(asyncio.DatagramProtocol):
         before, self.offer = self.offer, offer
         if (offer.host, offer.port) != (before.host, before.port):
             self._left = None if before.host == NOWHERE else self._remote  # which nobody leaves
-            self._remote, self._is_known = (offer.host, offer.port), False
+            self._remote = offer.host, offer.port
+            self._is_known = self._is_where_it_said = False
 
     # What is to be said ------------------------------------------------------------------------------
 
@@ -197,11 +200,14 @@ class RtpStream(asyncio.DatagramProtocol):
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        packet = _read_packet(data)
-        if packet is None or (addr[:2] != self._remote and self._is_known and not self._goes_on(packet)):
+        packet, place = _read_packet(data), addr[:2]
+        was_said = place == (self.offer.host, self.offer.port)
+        takes_over = not self._is_known or (was_said and not self._is_where_it_said)
+        if packet is None or not (place == self._remote or takes_over or self._goes_on(packet)):
             return
-        if addr[:2] != self._left:
-            self._remote, self._is_known = addr[:2], True
+        if place != self._left:
+            self._remote, self._is_known = place, True
+            self._is_where_it_said = self._is_where_it_said or was_said
         self._ticks_without_packet = 0
         if packet.kind == self.offer.events_type:
             if packet.payload and packet.payload[0] < len(KEYS) and self._is_new_event(packet.stamp):

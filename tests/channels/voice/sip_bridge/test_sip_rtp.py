@@ -188,6 +188,21 @@ async def test_a_line_that_goes_on_from_another_place_is_followed_and_a_stranger
     assert (b"".join(line.heard[:3]), set(wire.to)) == (b"abc", {moved})
 
 
+async def test_a_stranger_who_speaks_first_is_not_taken_for_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # V12
+    line, wire, stranger = Line(), Wire(), ("127.0.0.1", 4004)
+    line.stream.connection_made(wire)
+    line.packet(1, b"x", source=8, place=stranger)
+    line.packet(1, b"a")
+    line.packet(2, b"x", source=8, place=stranger)
+    line.packet(2, b"b")
+    async with speaking(line, monkeypatch):
+        while not wire.to:
+            await asyncio.sleep(0)
+    assert (b"".join(line.heard[:3]), set(wire.to)) == (b"xab", {LINE})
+
+
 async def test_a_line_on_hold_is_heard_as_silent_and_told_the_rest_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # V12
