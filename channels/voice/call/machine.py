@@ -291,6 +291,7 @@ class Call:
             self.end("model_lost")
         elif not self._termination.is_under_way and now >= self._timers.ends_at:
             if speaks := self._dialogue.model is not None:
+                self._dialogue.waits_for_tools = False
                 self.instruct(SAY_GOODBYE)
             self._begin_termination("time_limit", None, last_words=speaks)
         elif self._dialogue.model is not None and (
@@ -354,6 +355,7 @@ class Call:
         termination = self._termination
         if termination.phase is Phase.LAST_WORDS:
             termination.last_words_gone()
+            self._responses.wanted = False
         elif termination.is_under_way or (
             requested and self._responses.caller_speaks and self._may_interrupt
         ):

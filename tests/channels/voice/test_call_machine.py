@@ -473,6 +473,16 @@ class TestLeaving:
         scene.plays_all()
         assert scene.hooks.ended == ["time_limit"]
 
+    def test_the_goodbye_at_the_longest_duration_waits_for_no_tool(self) -> None:  # V12
+        scene = Scene()
+        scene.goes(ResponseStarted("r1"), tool("c1"), ResponseEnded("r1", "completed"))
+        scene.wait(600.5)
+        assert (scene.hooks.ended, scene.asks()) == ([], 1)
+        scene.call.tool_finished("c1", "done")
+        scene.answers("bye", 1000, "r2")
+        scene.plays_all()
+        assert (scene.hooks.ended, scene.asks()) == (["time_limit"], 1)
+
     def test_a_model_that_says_no_goodbye_prolongs_no_call_for_ever(self) -> None:  # voice-smaller
         scene = Scene()
         scene.wait(600 + 2 * LEAVE_WITHIN_S + 1)
