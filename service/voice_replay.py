@@ -62,6 +62,7 @@ def replay_to_output(
                 open_for,
                 settings,
                 codec,
+                max_duration_s=loaded.config.max_duration_s,
                 answers=None if http is None else _answers(http),
                 model=None if script is None else _played(script, settings.model),
             )

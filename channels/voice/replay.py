@@ -119,16 +119,19 @@ def replay(
     apology: SessionSettings,
     codec: StreamCodec,
     *,
+    max_duration_s: float = 3600.0,
     answers: Answers | None = None,
     model: OpenModel | None = None,
 ) -> Replayed:
-    """Run one call, whose line is in `codec`. `answers` come before recorded ones; with a `model`, recorded
-    events of one are left out. Raises RecordingRefused when no start event of a line is among the entries."""
+    """Run one call, whose line is in `codec`. After `max_duration_s` the agent says goodbye. `answers` come
+    before recorded ones; with a `model`, recorded events of one are left out. Raises RecordingRefused when no
+    start event of a line is among the entries."""
     decode = codec.decoder()
     recorded = tuple((entry, _line_events(entry, decode)) for entry in entries)
     if not any(isinstance(event, StreamStarted) for _, events in recorded for event in events):
         raise RecordingRefused("there is no start event of the line in it")
-    return run_in_virtual_time(_Replay(recorded, open_for, apology, codec, answers or {}, model).run())
+    played = _Replay(recorded, open_for, apology, codec, max_duration_s, answers or {}, model)
+    return run_in_virtual_time(played.run())
 
 
 def _line_events(entry: Entry, decode: Decoder) -> tuple[LineEvent, ...]:
@@ -145,11 +148,13 @@ class _Replay:
         open_for: OpenFor,
         apology: SessionSettings,
         codec: StreamCodec,
+        max_duration_s: float,
         answers: Answers,
         model: OpenModel | None,
     ) -> None:
         self._recorded = recorded
         self._codec = codec
+        self._max_duration_s = max_duration_s
         entries = [entry for entry, _ in recorded]
         self._apology = apology
         self._open_for = open_for
@@ -197,6 +202,7 @@ class _Replay:
             clock=_now,
             wall=wall,
             metrics=Counting(),
+            max_duration_s=self._max_duration_s,
         )
         # A random id would differ in every replay of the same recording.
         call_id = given_call_id(started) or md5(started.stream_id.encode(), usedforsecurity=False).hexdigest()
@@ -221,19 +227,13 @@ def played_link(
     open_model: OpenModel, side: RealtimeListener, note: Callable[[JsonValue], None] = lambda message: None
 ) -> ModelLink:
     """A connection to a model within the process. `note` is given what it is sent, and `(closed)`."""
-    loop = asyncio.get_running_loop()
-    waiting: deque[bytes] = deque()
 
-    def hear() -> None:
-        event = decode(waiting.popleft())
+    def hear(frame: bytes) -> None:
+        event = decode(frame)
         if event is not None and not isinstance(event, Unreadable):
             side.event(event)
 
-    def answer(frame: bytes) -> None:
-        waiting.append(frame)  # timers that are due at the same moment have no order
-        loop.call_later(REPLY_AFTER_S, hear)
-
-    played = open_model(answer)
+    played = open_model(_in_order(hear))
     played.begin()
 
     def send(message: bytes) -> None:
@@ -247,6 +247,18 @@ def played_link(
     return RealtimeLink(send, close)
 
 
+def _in_order(give: Callable[[T], None]) -> Callable[[T], None]:
+    """Gives on what it is given, `REPLY_AFTER_S` later. Timers that are due at the same moment have no
+    order."""
+    waiting: deque[T] = deque()
+
+    def later(thing: T) -> None:
+        waiting.append(thing)
+        asyncio.get_running_loop().call_later(REPLY_AFTER_S, lambda: give(waiting.popleft()))
+
+    return later
+
+
 class _Model:
     """The recorded model, and what it takes to stand in for what was not recorded."""
 
@@ -257,6 +269,7 @@ class _Model:
         self._recorded = {_of(entry.message, "type") for entry in messages if not entry.sent}
         self._made_then = {_of(entry.message, "item", "id") for entry in messages if entry.sent} - {""}
         self._responses = 0
+        self._say_later = _in_order(self.say)
 
     def recorded(self, message: JsonValue) -> None:
         """The utterance of the model then."""
@@ -273,7 +286,7 @@ class _Model:
         self._note("model", dict(command))
         for answer in self._answers(command):
             if "item" in answer or answer["type"] not in self._recorded:
-                asyncio.get_running_loop().call_later(REPLY_AFTER_S, self.say, answer)
+                self._say_later(answer)
 
     def _answers(self, command: Mapping[str, JsonValue]) -> list[dict[str, JsonValue]]:
         match command["type"]:

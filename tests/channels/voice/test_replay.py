@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adapters.outbound.fake import ScriptedOutbound
+from channels.voice.call.machine import SAY_GOODBYE
 from channels.voice.call.ports import HandlerNotice, SessionSettings, Turn
 from channels.voice.carriers.twilio.media_streams import TwilioStreams
 from channels.voice.recording import (
@@ -185,6 +186,17 @@ class TestCommand:
             voice_replay._played(file, "m")  # type: ignore[attr-defined]
         assert "\n" not in refused.value.detail
         assert "pydantic" not in refused.value.detail
+
+    def test_a_call_ends_at_its_configs_time_limit(self, tmp_path: Path) -> None:  # V12, V15
+        steps = self.replayed(tmp_path, {**simple_config(base_url=BUSINESS), "max_duration_s": 3.0})
+        texts = [
+            part["text"]
+            for step in steps
+            if step["message"] != "(closed)"
+            for part in step["message"].get("item", {}).get("content", ())
+        ]
+        assert SAY_GOODBYE in texts
+        assert steps[-1]["at_ms"] < 5000
 
     def test_a_config_with_a_flow_asks_the_engine_that_was_recorded(self, tmp_path: Path) -> None:  # V15
         session = {"mode": "flow", "engine_url": "http://127.0.0.1:8080", "version": "v1"}
