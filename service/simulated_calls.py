@@ -22,7 +22,7 @@ from api.gateway import Guarded, Metrics, WayIn
 from channels.voice.carriers.carrier import CALL_ID_PARAMETER
 from channels.voice.flow.task_context import CONVERSATION_PARAMETER, END_CALL_SPEC
 from channels.voice.runner import PHONE_PARAMETERS
-from channels.voice.testing import persona_calls, script
+from channels.voice.testing import agent_part, persona_calls, script
 from channels.voice.testing.realtime_session import RealtimeSession
 from flow_engine.errors import CorrectTheInput, Finding
 from flow_engine.ports.models import LanguageModel, LLMRequest, Message, ModelFailed, ToolCall, ask
@@ -48,10 +48,10 @@ async def call(
     engine = _Engine(played, asyncio.get_running_loop())
     dialogue = None
     if run is not None:
-        agent, lines = persona_calls.AgentPart(), _recorded(run)
+        agent, lines = agent_part.AgentPart(), _recorded(run)
     else:
         dialogue = simulated_user.Dialogue(played, model)
-        agent = persona_calls.AgentPart(_Thinking(model, dialogue, engine))
+        agent = agent_part.AgentPart(_Thinking(model, dialogue, engine))
         lines = _improvised(persona, dialogue, engine)
     caller = persona.contact.get("callerId")
     order = persona_calls.CallOrder(
@@ -81,24 +81,24 @@ async def call(
     return simulation.Run(turns=turns or (simulation.Turn(),)), verdict
 
 
-def _recorded(run: simulation.Run) -> Iterator[persona_calls.Line]:
+def _recorded(run: simulation.Run) -> Iterator[agent_part.Line]:
     """Its turns; what the agent does without a word of the user belongs to the turn before."""
-    lines: list[persona_calls.Line] = []
+    lines: list[agent_part.Line] = []
     for turn in run.turns:
         if turn.user is None and lines:
-            lines[-1] = persona_calls.Line(lines[-1].words, (*lines[-1].agent, *turn.agent))
+            lines[-1] = agent_part.Line(lines[-1].words, (*lines[-1].agent, *turn.agent))
         else:
-            lines.append(persona_calls.Line(turn.user, turn.agent))
+            lines.append(agent_part.Line(turn.user, turn.agent))
     yield from lines
 
 
 def _improvised(
     persona: simulation.Persona, dialogue: simulated_user.Dialogue, engine: "_Engine"
-) -> Iterator[persona_calls.Line]:
-    yield persona_calls.Line(None)
+) -> Iterator[agent_part.Line]:
+    yield agent_part.Line(None)
     for _ in range(persona.max_turns):
         words, is_last = engine.wait_for(dialogue.user_says())
-        yield persona_calls.Line(words, is_last=is_last)
+        yield agent_part.Line(words, is_last=is_last)
         if is_last:
             return
 
@@ -111,7 +111,7 @@ class _Thinking:
         self._dialogue = dialogue
         self._engine = engine
 
-    def __call__(self, session: RealtimeSession) -> Sequence[persona_calls.Intent]:
+    def __call__(self, session: RealtimeSession) -> Sequence[agent_part.Intent]:
         messages = [Message("system", str(session.settings.wire["instructions"]))]
         for item in session.conversation.items:
             match item.kind:
@@ -127,14 +127,14 @@ class _Thinking:
             tuple(messages), tools=(*simulated_user.AGENT_TOOLS, END_CALL_SPEC), purpose="simulated_agent"
         )
         message = self._engine.wait_for(ask(self._model, request)).message
-        words, intents = message.content.strip()[: simulation.LONGEST], list[persona_calls.Intent]()
+        words, intents = message.content.strip()[: simulation.LONGEST], list[agent_part.Intent]()
         if words:
             self._dialogue.said.append(("agent", words))
-            intents.append(persona_calls.intent_of(simulation.AgentAction(say=words)))
+            intents.append(agent_part.intent_of(simulation.AgentAction(say=words)))
         for call in message.tool_calls:
             action = simulated_user.action_of(call.name, call.arguments)
             step = script.UseTool(call.name, dict(call.arguments))
-            intents.append(persona_calls.Intent(step, action))
+            intents.append(agent_part.Intent(step, action))
         return intents
 
 
