@@ -62,7 +62,7 @@ class Routes:
 
 class Front:
     """Serves connections of carriers on one port. `routes` are looked up for each of them; what has none is
-    refused with status 404 or 503."""
+    refused with status 404 or 503, in a problem document (RFC 9457)."""
 
     def __init__(self, routes: Routes, carrier: CallDocuments) -> None:
         self._routes = routes
@@ -72,13 +72,15 @@ class Front:
         """Returns when the connection has ended."""
         try:
             await self._serve(reader, writer)
+        except _Refused as refused:
+            await _told(reader, writer, problem(*refused.args))
         except asyncio.LimitOverrunError:
             detail = f"request line and headers have at most {MAX_HEAD_BYTES} bytes"
             status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            await _refused(reader, writer, problem(status, "head_too_large", detail))
+            await _told(reader, writer, problem(status, "head_too_large", detail))
         except TimeoutError:
             detail = f"head and body have to be whole within {HEAD_WITHIN_S:g} s each"
-            await _refused(reader, writer, problem(HTTPStatus.REQUEST_TIMEOUT, "head_late", detail))
+            await _told(reader, writer, problem(HTTPStatus.REQUEST_TIMEOUT, "head_late", detail))
         except (OSError, asyncio.IncompleteReadError):
             pass  # whoever it was has gone, or is no HTTP client
         finally:
@@ -90,8 +92,7 @@ class Front:
         line, *headers = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
         request = _REQUEST_LINE.fullmatch(line)
         if request is None:
-            writer.write(_response(400, "text/plain", b"HTTP/1.1 and a path are needed\n"))
-            return
+            raise _Refused(HTTPStatus.BAD_REQUEST, "request_invalid", "HTTP/1.1 and a path are needed")
         method, target = request[1], request[2]
         path, mark, query = target.partition(b"?")
         unread = self._routes.unread()
@@ -104,9 +105,8 @@ class Front:
             lengths = [value.strip() for name, _, value in named if name.strip().lower() == b"content-length"]
             length = whole_number_in(lengths[0].decode("latin-1")) if lengths else 0
             if length is None:
-                detail = b"Content-Length is the number of the body's bytes, in digits\n"
-                await _refused(reader, writer, _response(400, "text/plain", detail))
-                return
+                detail = "Content-Length is the number of the body's bytes, in digits"
+                raise _Refused(HTTPStatus.BAD_REQUEST, "request_invalid", detail)
             async with asyncio.timeout(HEAD_WITHIN_S):
                 body = await reader.readexactly(length) if length <= MAX_BODY_BYTES else b""
             document = self._carrier.answer(self._instruction(body or query))
@@ -114,10 +114,10 @@ class Front:
             return
         agent_id, _, rest = path[1:].partition(b"/")
         route = self._routes.by_id(agent_id.decode("latin-1"))
+        if route is None and unread is not None:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "agents_unknown", "no agent is known yet")
         if route is None:
-            missing = b"no agent is there\n" if unread is None else b"no agent is known yet\n"
-            writer.write(_response(404 if unread is None else 503, "text/plain", missing))
-            return
+            raise _Refused(HTTPStatus.NOT_FOUND, "agent_unknown", "no agent is there")
         line = b"%b /%b%b%b HTTP/1.1" % (method, rest, mark, query)
         # The head as the agent gets it.
         address: tuple[str, int] | None = writer.get_extra_info("peername")
@@ -146,7 +146,14 @@ class Front:
         return AskElsewhere(f"{route.public_url}/incoming-call")
 
 
-async def _refused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bytes) -> None:
+class _Refused(Exception):
+    """Status, code and detail of what the client is told, before anything else was."""
+
+    def __init__(self, status: HTTPStatus, code: str, detail: str) -> None:
+        super().__init__(status, code, detail)
+
+
+async def _told(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bytes) -> None:
     """What is still sent is thrown away for a while: a reset would take the reply from the client."""
     with suppress(OSError):
         writer.write(reply)
@@ -157,13 +164,14 @@ async def _refused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, r
 
 
 async def _joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, head: bytes) -> None:
-    """Returns when both ways have ended: the end of one is passed on, and ends the other."""
+    """Returns when both ways have ended: the end of one is passed on, and ends the other. Raises _Refused
+    where the agent is away."""
     try:
         async with asyncio.timeout(CONNECT_WITHIN_S):
             agent_reader, agent_writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
-        writer.write(_response(503, "text/plain", b"the agent does not answer\n"))
-        return
+        away = _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "agent_away", "the agent does not answer")
+        raise away from None
     agent_writer.write(head)
     try:
         there = asyncio.create_task(_copied(reader, agent_writer))

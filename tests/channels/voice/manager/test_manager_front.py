@@ -208,6 +208,26 @@ async def test_nothing_follows_a_request_that_only_looks_like_a_websocket(upgrad
         assert not desk.app.admission.draining
 
 
+async def test_every_refusal_of_the_door_is_a_problem_document_and_is_read() -> None:  # 23, F36
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        away = taken.getsockname()[1]
+    unread: list[str | None] = [None]
+    routes = Routes({"a": Route(away, None)}.get, lambda _: None, lambda: unread[-1])
+    async with fronted(routes) as front, httpx.AsyncClient(base_url=f"http://{front}") as http:
+        seen: list[tuple[int, str]] = []
+        for path, told in (("/b/x", None), ("/b/x", "away"), ("/a/x", None)):
+            unread.append(told)
+            reply = await http.post(path, content=b"x" * 5_000_000)
+            assert reply.headers["content-type"] == "application/problem+json"
+            seen.append((reply.status_code, reply.json()["code"]))
+        assert seen == [(404, "agent_unknown"), (503, "agents_unknown"), (503, "agent_away")]
+        host, _, port = front.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        assert b'"code":"request_invalid"' in await reader.read()
+        writer.close()
+
+
 async def test_until_a_list_of_agents_was_read_the_door_says_that_nobody_is_known() -> None:  # 23, V13
     unread: list[str | None] = ["the list of agents cannot be read: away"]
     routes = Routes(lambda _: None, lambda _: None, lambda: unread[-1])
