@@ -8,7 +8,7 @@ response, and only one can be active: what is asked for too early is refused, an
 said twice. So a wish for a response is kept until
 
 1. no response is active or requested, and the caller is not speaking,
-2. no tool is running whose answer the response should have; a goodbye at the time limit needs none,
+2. no tool is running whose answer the response should have: the last words of a call need none,
 3. a turn of the caller that has just ended got its own response, which then grants the wish too, if
    everything that the wish was about had reached the model by then.
 
@@ -256,7 +256,6 @@ class Dialogue:
         "model",
         "responses",
         "running",
-        "waits_for_tools",
     )
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -264,8 +263,6 @@ class Dialogue:
         self.responses = ResponseScheduler()
         self.running: set[str] = set()
         """Calls of tools that have not been answered."""
-        self.waits_for_tools = True
-        """No response is asked for while one of them runs."""
         self._tools_known: set[str] = set()
         self._clock = clock
         self._own_items: set[str] = set()
@@ -368,9 +365,9 @@ class Dialogue:
         if self.model is not None:
             self.model.delete_item(item_id)
 
-    def respond_if_due(self) -> None:
-        now = self._clock()
-        is_held_up = self.waits_for_tools and bool(self.running)
+    def respond_if_due(self, *, beside_tools: bool) -> None:
+        """`beside_tools`: also while one of them runs."""
+        now, is_held_up = self._clock(), bool(self.running) and not beside_tools
         if self.model is not None and not is_held_up and self.responses.may_request(now):
             self.responses.requested(now)
             self.model.create_response()

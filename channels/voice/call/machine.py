@@ -5,7 +5,8 @@ event, so that audio never waits for anything. Rules, each where bridges commonl
 
 - The caller's speech, or a key, stops the agent at once: the line is cleared, the item that was being heard
   is cut where it was heard, items behind it are forgotten, what the model still sends of them is dropped.
-- Tools run beside the audio. When the last one of a response has answered, the model is asked once to go on.
+- Tools run beside the audio. When the last one of a response has answered, the model is asked once to go on;
+  last words wait for one at most.
 - Leaving waits until everything that was said has been heard, but not for ever (`CallTermination`).
 """
 
@@ -86,7 +87,7 @@ class Call:
         where that was."""
         self._use(settings)
         self._dialogue.attach(model, settings, self._output.transcript.turn_of)
-        self._dialogue.respond_if_due()
+        self._respond_if_due()
 
     def detach(self) -> None:
         """The model is gone. What it was doing is due on the next one, but no words of farewell."""
@@ -185,7 +186,7 @@ class Call:
             self._running.discard(call_id)
             return
         self._dialogue.tool_answered(call_id, output)
-        if not self._running:
+        if not self._running or self._termination.is_under_way:
             self._want_response()
 
     @property
@@ -291,7 +292,6 @@ class Call:
             self.end("model_lost")
         elif not self._termination.is_under_way and now >= self._timers.ends_at:
             if speaks := self._dialogue.model is not None:
-                self._dialogue.waits_for_tools = False
                 self.instruct(SAY_GOODBYE)
             self._begin_termination("time_limit", None, last_words=speaks)
         elif self._dialogue.model is not None and (
@@ -308,7 +308,7 @@ class Call:
                 self._dialogue.add_text("user", pressed.text)
                 self._hooks.notice(pressed)
                 self._want_response()
-            self._dialogue.respond_if_due()
+            self._respond_if_due()
             silence_s = None if self.settings is None else self.settings.silence_s
             if silence_s is None or self._termination.is_under_way:
                 return
@@ -376,13 +376,16 @@ class Call:
                 self._responses.failed(self._clock())
         else:
             self._responses.succeeded()
-        self._dialogue.respond_if_due()
+        self._respond_if_due()
         self._settle()
+
+    def _respond_if_due(self) -> None:
+        self._dialogue.respond_if_due(beside_tools=self._termination.is_under_way)
 
     def _want_response(self) -> None:
         if self._termination.may_speak:
             self._responses.wanted = True
-            self._dialogue.respond_if_due()
+            self._respond_if_due()
 
     def _note_heard(self) -> None:
         for item_id in self._output.note_heard(self._clock(), speaking=self._responses.active is not None):

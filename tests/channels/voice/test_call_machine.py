@@ -425,6 +425,20 @@ class TestLeaving:
         scene.call.transfer_ended(True)
         assert scene.hooks.ended == ["transferred"]
 
+    def test_a_transfer_waits_for_no_other_tool(self) -> None:  # V2, V12
+        scene = Scene()
+        scene.goes(ResponseStarted("r1"), tool("slow"), tool("transfer"))
+        scene.call.transfer("+390212345")
+        scene.call.tool_finished("transfer", {"status": "ok"})
+        scene.goes(ResponseEnded("r1", "completed"))
+        assert scene.asks() == 1
+        scene.answers("moment", 1000, "r2")
+        scene.plays_all()
+        assert (scene.hooks.moves, scene.hooks.ended) == (["+390212345"], [])
+        scene.call.tool_finished("slow", "done")
+        scene.wait(5)
+        assert scene.asks() == 1
+
     def test_a_call_that_could_not_be_moved_goes_on(self) -> None:  # V2
         scene = Scene()
         scene.call.transfer("+390212345")
