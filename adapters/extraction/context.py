@@ -26,11 +26,15 @@ from flow_engine.vocabulary import VariableType
 
 _REACH = 40
 _SENTENCE = 120
+_LONGEST_CLAUSE = 200
+"""Characters before a mention, and behind it, that can be its clause."""
 _SUPPORT_WORDS = 3
 _SHORT_ANSWER = 4
 """Words up to which an answer is to the point: a number in it needs no word of the variable beside it."""
 _OLDEST = 130
 """Years that somebody may have."""
+MOST_WEIGHED = 10_000
+"""Pairs of a variable and a value that was said; where there are more, only what was asked for is read."""
 TO_A_REFERENCE = r"(?:'s|[:#])?(?: [\w.']{1,12}){0,3}[ :#]*$"
 """From what names a reference to its digits, "order number is": three words at most. A pattern."""
 _WORD = re.compile(r"[^\W\d_]+")
@@ -286,6 +290,7 @@ def is_former(text: str, mention: Mention, vocabulary: Vocabulary) -> bool:
 def clause(text: str, start: int, end: int, vocabulary: Vocabulary) -> tuple[int, int]:
     """Where the clause around a mention begins and ends, in characters of `text`."""
     breaks = _patterns(vocabulary).clause_break
-    begin = max((found.end() for found in breaks.finditer(text, 0, start)), default=0)
-    after = breaks.search(text, end)
-    return begin, after.start() if after else len(text)
+    least, most = max(0, start - _LONGEST_CLAUSE), min(len(text), end + _LONGEST_CLAUSE)
+    begin = max((found.end() for found in breaks.finditer(text, least, start)), default=least)
+    after = breaks.search(text, end, most)
+    return begin, after.start() if after else most

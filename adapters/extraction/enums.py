@@ -9,10 +9,10 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
-from adapters.extraction.context import Mention, Turn, clause, is_former
+from adapters.extraction.context import MOST_WEIGHED, Mention, Turn, clause, is_former
 from adapters.extraction.members import is_brief, members
 from adapters.extraction.questions import Profile, is_content, shares, stems
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_before
@@ -36,14 +36,22 @@ _NEGATION_REACH = 4
 """Words between a negation and what it denies, none of which says anything: "I don't want the …"."""
 
 _WORD = re.compile(r"[^\W\d_]+(?:'t(?!\w))?")
-_CLAUSE = re.compile(r"[,.;:?!]")
+_CLAUSE_SIGNS = ",.;:?!"
+_CLAUSE = re.compile(f"[{_CLAUSE_SIGNS}]")
 
 
 def enums(turn: Turn, numbers: Sequence[Mention]) -> Mapping[str, JsonValue]:
     """Values by variable id. None for members that are negated, asked about or claimed by two variables."""
     answers = turn.tables.answers
     idioms = [m.span() for m in few(anywhere((*answers.greetings, *answers.unsure)).finditer(turn.text))]
-    fitting = {each: _meant_for(turn, each, numbers, idioms) for each in turn.of_type("enum")}
+    named = {each: members(turn.text, each.spec.enum_values, turn.tables) for each in turn.of_type("enum")}
+    if sum(map(len, named.values())) > MOST_WEIGHED:
+        named = {each: mentions for each, mentions in named.items() if turn.is_asked(each)}
+    begins = {mention.start for mentions in named.values() for mention in mentions}
+    fitting = {
+        each: _meant_for(turn, each, numbers, _outside(idioms, mentions), begins)
+        for each, mentions in named.items()
+    }
     spots = {each: {(m.start, m.end) for m in mentions} for each, mentions in fitting.items()}
     takers = Counter(spot for own in spots.values() for spot in own)
     values: dict[str, JsonValue] = {}
@@ -70,28 +78,37 @@ def is_rather_anothers(turn: Turn, profile: Profile, number: Mention) -> bool:
     )
 
 
-def _meant_for(
-    turn: Turn, profile: Profile, numbers: Sequence[Mention], idioms: Sequence[tuple[int, int]]
-) -> Sequence[Mention]:
+def _outside(idioms: Sequence[tuple[int, int]], named: Sequence[Mention]) -> Sequence[Mention]:
     """A member within an idiom is a word of that: "let me check", "good evening"."""
-    values = profile.spec.enum_values
-    numeric = {value for value in values if not isinstance(value, str)}
+    return [
+        m
+        for m in named
+        if not any(
+            start <= m.start and m.end <= end and m.end - m.start < end - start for start, end in idioms
+        )
+    ]
+
+
+def _meant_for(
+    turn: Turn,
+    profile: Profile,
+    numbers: Sequence[Mention],
+    named: Sequence[Mention],
+    begins: Collection[int],
+) -> Sequence[Mention]:
+    """Of the members that are `named`. `begins`: where a member of any enum begins."""
+    numeric = {value for value in profile.spec.enum_values if not isinstance(value, str)}
     counted = [
         m
         for m in numbers
         if m.value in numeric and turn.takes(profile, m) and not is_rather_anothers(turn, profile, m)
     ]
-    named = [
-        m
-        for m in members(turn.text, values, turn.tables)
-        if not any(
-            start <= m.start and m.end <= end and m.end - m.start < end - start for start, end in idioms
-        )
-    ]
     if turn.names_two(sorted((*named, *counted), key=lambda mention: mention.start)):
         return []
     named = [m for m in named if not (m.vague and _is_a_word_of_the_name(turn, profile, m))]
-    kept = [m for m in named if _is_meant(turn, profile, m) and not _is_denied(turn, profile, m, named)]
+    kept = [
+        m for m in named if _is_meant(turn, profile, m, begins) and not _is_denied(turn, profile, m, named)
+    ]
     # "Una visita di controllo" is a "controllo", though "visita" is a word of "prima visita".
     kept = [m for m in kept if not m.vague] or kept
     mentions = sorted((*kept, *counted), key=lambda mention: mention.start)
@@ -104,7 +121,7 @@ def _is_a_word_of_the_name(turn: Turn, profile: Profile, mention: Mention) -> bo
     return bool(words) and words <= profile.name
 
 
-def _is_meant(turn: Turn, profile: Profile, mention: Mention) -> bool:
+def _is_meant(turn: Turn, profile: Profile, mention: Mention, begins: Collection[int]) -> bool:
     """Rule 2, and of rule 3 that it is no part of another thing."""
     behind = turn.words_behind(mention)
     asked = turn.is_asked(profile)
@@ -121,9 +138,9 @@ def _is_meant(turn: Turn, profile: Profile, mention: Mention) -> bool:
         return False
     if shares((*behind, *turn.words_ahead(mention)), profile):
         return True
-    if _heads_a_short_answer(turn, mention, behind):
+    if _heads_a_short_answer(turn, mention, behind, begins):
         return not _is_of_a_story(turn, mention)
-    if not turn.is_open or _is_part_of_another(turn, mention, behind):
+    if not turn.is_open or _is_part_of_another(turn, mention, behind, begins):
         return False
     start, _ = clause(turn.text, mention.start, mention.end, turn.tables)
     return _is_new(turn, mention, start)
@@ -167,7 +184,9 @@ def _is_all_that_is_said(turn: Turn, profile: Profile, mention: Mention) -> bool
     return all(not is_content(word) or shares([word], profile) for word in words)
 
 
-def _heads_a_short_answer(turn: Turn, mention: Mention, behind: Sequence[str]) -> bool:
+def _heads_a_short_answer(
+    turn: Turn, mention: Mention, behind: Sequence[str], begins: Collection[int]
+) -> bool:
     """ "Cash on delivery", to a question that by its words is for no variable: the rest tells more of it."""
     return (
         turn.asked is not None
@@ -175,11 +194,11 @@ def _heads_a_short_answer(turn: Turn, mention: Mention, behind: Sequence[str]) -
         and not turn.asked_ids
         and turn.is_short
         and not any(map(is_content, (*turn.words_ahead(mention), *behind[:1])))
-        and not _is_part_of_another(turn, mention, behind)
+        and not _is_part_of_another(turn, mention, behind, begins)
     )
 
 
-def _is_part_of_another(turn: Turn, mention: Mention, behind: Sequence[str]) -> bool:
+def _is_part_of_another(turn: Turn, mention: Mention, behind: Sequence[str], begins: Collection[int]) -> bool:
     """ "A small problem", "the card of …": in front of a noun it is said of that."""
     if not behind:
         return False
@@ -191,12 +210,7 @@ def _is_part_of_another(turn: Turn, mention: Mention, behind: Sequence[str]) -> 
     if not is_content(behind[0]) or not (turn.tables.code == "en" or indefinite):
         return False
     # "A saloon, electric": what stands behind may be the member of another enum.
-    rest = text[mention.end :]
-    return not any(
-        found.start == rest.find(behind[0])
-        for each in turn.of_type("enum")
-        for found in members(rest, each.spec.enum_values, turn.tables)
-    )
+    return text.find(behind[0], mention.end) not in begins
 
 
 def _is_denied(turn: Turn, profile: Profile, mention: Mention, named: Sequence[Mention]) -> bool:
@@ -246,7 +260,7 @@ def _negation_behind(turn: Turn, behind: str, *, is_question: bool) -> bool:
 def _clause_around(turn: Turn, mention: Mention) -> tuple[int, int]:
     """Up to the next comma or word of contrast; what stands before one of those may still deny it."""
     text = turn.text
-    start = max((found.end() for found in _CLAUSE.finditer(text, 0, mention.start)), default=0)
+    start = 1 + max(text.rfind(sign, 0, mention.start) for sign in _CLAUSE_SIGNS)
     after = _CLAUSE.search(text, mention.end)
     end = after.start() if after else len(text)
     contrast = anywhere(turn.tables.turns.contrasts).search(text, mention.end, end)

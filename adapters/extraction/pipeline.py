@@ -15,7 +15,15 @@ from datetime import date
 
 from adapters.extraction.answers import answer
 from adapters.extraction.contact_details import emails, phones
-from adapters.extraction.context import Fit, Mention, Turn, clause, is_former, last_meant
+from adapters.extraction.context import (
+    MOST_WEIGHED,
+    Fit,
+    Mention,
+    Turn,
+    clause,
+    is_former,
+    last_meant,
+)
 from adapters.extraction.dates import Today, dates
 from adapters.extraction.enums import enums, is_rather_anothers
 from adapters.extraction.normalising import normalise
@@ -37,8 +45,6 @@ from flow_engine.vocabulary import VariableType
 
 _WORD = re.compile(r"[^\W\d_]+")
 _MONTH_FIRST_REGIONS = frozenset({"US", "PH", "PR", "GU"})
-MOST_WEIGHED = 10_000
-"""Pairs of a variable and a number that was said; where there are more, only what was asked for is read."""
 _MINED = frozenset({"phone", "email", "date", "number", "boolean", "enum"})
 
 

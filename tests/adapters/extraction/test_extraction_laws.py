@@ -83,12 +83,13 @@ def test_the_longest_turn_of_any_word_is_read_in_bounded_time(language: str, par
     assert takes_less_than(1.0, lambda: extract(request))
 
 
-@pytest.mark.parametrize("kind", ["date", "number", "phone", "email", "boolean"])
+@pytest.mark.parametrize("kind", ["date", "number", "phone", "email", "boolean", "enum"])
 @pytest.mark.parametrize("bot", [None, "Quante persone?"])
 def test_a_thousand_variables_of_one_type_are_read_in_bounded_time(
     kind: VariableType, bot: str | None
 ) -> None:  # F38
-    every = [VariableSpec(f"v{n}", f"persone{n}", kind, f"Le persone {n}.") for n in range(1000)]
+    members = ("carta", "contanti", "bonifico") if kind == "enum" else ()
+    every = [VariableSpec(f"v{n}", f"persone{n}", kind, f"Le persone {n}.", members) for n in range(1000)]
     utterance = "mia moglie lunedì, 4 persone, la carta. " * 39
     request = ExtractionRequest(utterance, bot, "it", datetime(2026, 3, 4, tzinfo=UTC), UTC, every)
     extract(request)  # profiles and patterns are made on first use
