@@ -1,4 +1,5 @@
 /** A part of the console that is fetched when it is first shown. */
+import { ROOT } from "../api/early";
 
 const AGAIN_AFTER_MS = 1_000;
 
@@ -13,8 +14,8 @@ export async function fetched<Part>(fetchIt: () => Promise<Part>): Promise<Part>
     try {
       return await fetchIt();
     } catch {
-      const answers = await fetch("/health/live").then(
-        () => true,
+      const answers = await fetch(`${ROOT}/health/live`).then(
+        (response) => response.ok, // not that of a proxy before a service that is away
         () => false,
       );
       if (answers)
