@@ -112,12 +112,7 @@ class _Patterns:
         behind = alternation((*tables.not_meant_behind, *_of_a_month(tables)))
         self.not_meant_behind = re.compile(rf"(?:,? (?:{lead} )?[0-9]{{1,2}}º?)? ?{behind}")
         self.of = re.compile(rf" {alternation(tables.of)}['’]? ?")
-        turns = vocabulary.turns
-        # "At 10, no, make it 11".
-        corrects = alternation((*turns.corrections, *turns.plain_no))
-        self.bare_hour = re.compile(
-            rf"(?:[ ,.]{{1,2}}{corrects}){{1,3}}[ ,.]{{1,2}}(?P<hour>1?[0-9]|2[0-3])(?=$| ?[,.;?!])"
-        )
+        self.bare_hour = _bare_hour(vocabulary)
         self.negated = right_before(vocabulary.turns.negations)
         self.links = frozenset(word for phrase in tables.links for word in phrase.split(" "))
 
@@ -186,15 +181,7 @@ def _with_time(
         start, end = min(start, clock.start), max(end, clock.end)
         # A later time may replace it ("at 10, no, at 11"), unless a day was named in between.
         until = days[place + 1].start if place + 1 < len(days) else len(text)
-        corrected = clock
-        bare = _patterns(vocabulary).bare_hour.match(text, clock.end, until)
-        for other in [_at(bare)] if bare else clocks:
-            if (
-                corrected.end <= other.start
-                and other.end <= until
-                and follows_correction(text, corrected.end, other.start, vocabulary)
-            ):
-                corrected = other
+        corrected = _corrected(clock, clocks, text, until, vocabulary)
         around = (
             text[max(0, start - 4) : end + _REACH]
             if corrected is clock
@@ -222,6 +209,29 @@ def _with_time(
         looking_back=written(day.back, minutes),
         vague=day.vague and clock is None,
     )
+
+
+def _bare_hour(vocabulary: Vocabulary) -> re.Pattern[str]:
+    """ "At 10, no, make it 11"."""
+    corrects = alternation((*vocabulary.turns.corrections, *vocabulary.turns.plain_no))
+    return re.compile(
+        rf"(?:[ ,.]{{1,2}}{corrects}){{1,3}}[ ,.]{{1,2}}(?P<hour>1?[0-9]|2[0-3])(?=$| ?[,.;?!])"
+    )
+
+
+def _corrected(
+    clock: TimeMention, clocks: Sequence[TimeMention], text: str, until: int, vocabulary: Vocabulary
+) -> TimeMention:
+    """The time that stands after all corrections before `until`, in characters."""
+    bare = _patterns(vocabulary).bare_hour.match(text, clock.end, until)
+    for other in [_at(bare)] if bare else clocks:
+        if (
+            clock.end <= other.start
+            and other.end <= until
+            and follows_correction(text, clock.end, other.start, vocabulary)
+        ):
+            clock = other
+    return clock
 
 
 def _at(bare: re.Match[str]) -> TimeMention:
