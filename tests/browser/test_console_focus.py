@@ -106,6 +106,7 @@ def test_who_signs_in_is_at_the_page_and_again_where_the_key_ended(tmp_path: Pat
     with with_keys(tmp_path) as (console, flow_id):
         page = console.page
         console.open(f"/flows/{flow_id}/publishing")
+        expect(page.get_by_label("API key")).to_be_focused()
         page.keyboard.type("no-such-key-as-this")
         page.keyboard.press("Enter")
         expect(page.get_by_role("alert")).to_have_text("This key is not known here.")
