@@ -19,6 +19,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from flow_engine.errors import CallTheOperator, FlowEngineError, LookElsewhere, ReloadAndDecide
 from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
@@ -153,9 +154,7 @@ class FlowService:
         respond: Respond,
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
-        def change(flow: flow_store.FlowRecord, now: datetime) -> flow_store.FlowRecord:
-            return publishing.rename(flow, name=name, updated_by=updated_by, now=now)
-
+        change = partial(publishing.rename, name=name, updated_by=updated_by)
         return await self._commit(tenant_id, flow_id, change, respond, idempotency)
 
     async def save_version(
@@ -177,12 +176,9 @@ class FlowService:
         that left it may only be slow, and about to list it. `document` are bytes of JSON.
         """
         stored = flow_store.StoredVersion(entry.version_id, flow_id, document)
-
-        def change(flow: flow_store.FlowRecord, now: datetime) -> flow_store.FlowRecord:
-            return publishing.place_version(
-                flow, version=entry, parent_version_id=parent_version_id, tag=tag, now=now
-            )
-
+        change = partial(
+            publishing.place_version, version=entry, parent_version_id=parent_version_id, tag=tag
+        )
         return await self._commit(tenant_id, flow_id, change, respond, idempotency, document=stored)
 
     async def move_tag(
@@ -197,10 +193,7 @@ class FlowService:
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
         """Promote or roll back. Raises what `publishing.move_tag` raises."""
-
-        def change(flow: flow_store.FlowRecord, now: datetime) -> flow_store.FlowRecord:
-            return publishing.move_tag(flow, tag=tag, version_id=version_id, moved_by=moved_by, now=now)
-
+        change = partial(publishing.move_tag, tag=tag, version_id=version_id, moved_by=moved_by)
         return await self._commit(tenant_id, flow_id, change, respond, idempotency)
 
     async def split_tag(
@@ -213,11 +206,7 @@ class FlowService:
         idempotency: IdempotencyKey | None = None,
     ) -> FinalReply:
         """Share a tag's new conversations out. Raises what `publishing.split_tag` raises."""
-        new_id = self._new_id()
-
-        def change(flow: flow_store.FlowRecord, now: datetime) -> flow_store.FlowRecord:
-            return publishing.split_tag(flow, order, new_id=new_id, now=now)
-
+        change = partial(publishing.split_tag, order=order, new_id=self._new_id())
         return await self._commit(tenant_id, flow_id, change, respond, idempotency)
 
     async def roll_back(

@@ -53,7 +53,7 @@ class SplitOrder:
 
 
 def place_version(
-    flow: FlowRecord, *, version: VersionEntry, parent_version_id: str | None, tag: str | None, now: datetime
+    flow: FlowRecord, now: datetime, *, version: VersionEntry, parent_version_id: str | None, tag: str | None
 ) -> FlowRecord:
     """List a new version under `flow` with the tags that rules 1 to 5 give it.
 
@@ -87,7 +87,7 @@ def place_version(
     return _next_revision(listed)
 
 
-def move_tag(flow: FlowRecord, *, tag: str, version_id: str, moved_by: str, now: datetime) -> FlowRecord:
+def move_tag(flow: FlowRecord, now: datetime, *, tag: str, version_id: str, moved_by: str) -> FlowRecord:
     """Point `tag` at a version that can run: a promotion, or a rollback. A new tag is created.
 
     A tag that is there already keeps its author and date, so that a repeated request changes nothing but the
@@ -107,7 +107,7 @@ def move_tag(flow: FlowRecord, *, tag: str, version_id: str, moved_by: str, now:
     return _next_revision(_point(flow, TagEntry(tag, version_id, moved_by, now)))
 
 
-def split_tag(flow: FlowRecord, order: SplitOrder, *, new_id: str, now: datetime) -> FlowRecord:
+def split_tag(flow: FlowRecord, now: datetime, *, order: SplitOrder, new_id: str) -> FlowRecord:
     """Share a tag's new conversations out. `new_id` names the split where it is a new one; `now` is in UTC.
 
     Raises CorrectTheInput: `tag_invalid`, and `split_invalid` with every side that cannot be one.
@@ -139,7 +139,7 @@ def roll_back(flow: FlowRecord, tag: str, split_id: str, rolled_back: RolledBack
     return None
 
 
-def rename(flow: FlowRecord, *, name: str, updated_by: str, now: datetime) -> FlowRecord:
+def rename(flow: FlowRecord, now: datetime, *, name: str, updated_by: str) -> FlowRecord:
     """Give the flow another name. Names need not be unique: ids are. `now` is in UTC."""
     return _next_revision(replace(flow, name=name, updated_by=updated_by, updated_at=now))
 
