@@ -14,7 +14,6 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final
 
-from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.flow_store import ArchivedPart, ArchivedStart, ArchiveTerm
 from flows.sqlite_store import SqliteDatabase
@@ -148,20 +147,11 @@ class SqliteArchive:
         await self._rows("DELETE FROM erased_journals WHERE erased_at < ?", (epoch_ms(erased_before),))
         return len(gone)
 
-    async def _columns(self) -> set[str]:
-        return {str(column[1]) for column in await self._database.rows("PRAGMA table_info(journals)", ())}
-
     async def _rows(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
         if not self._is_made:
             for made in _SCHEMA:
                 await self._database.rows(made, ())
-            columns = await self._columns()
-            for name in _COLUMNS.keys() - columns:
-                try:
-                    await self._database.rows(f"ALTER TABLE journals ADD COLUMN {name} {_COLUMNS[name]}", ())
-                except RetryLater:  # unless another process was faster
-                    if name not in await self._columns():
-                        raise
+            await self._database.add_columns("journals", _COLUMNS)
             await self._database.rows(_BY_TAG, ())
             self._is_made = True
         return await self._database.rows(statement, parameters)

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from flow_engine.errors import CallTheOperator, RetryLater
+from flow_engine.errors import CallTheOperator
 from flow_engine.ports.records import RECORD_TABLES, Record, RecordTable
 from flow_engine.values import JsonValue
 from flows.sqlite_store import SqliteDatabase
@@ -117,22 +117,17 @@ class SqliteRecords:
                 f"CREATE INDEX IF NOT EXISTS {self._table}_latest ON {self._table} (tenant_id, position, id)",
                 (),
             )
-        there = f"PRAGMA table_xinfo({self._table})"
-        columns = {column[1] for column in await self._database.rows(there, ())}
-        for name in _READABLE.get(self._table, ()):
-            if name in columns:
-                continue
-            # The document's member of that name; `run_id` is the parent.
-            member = f"CASE WHEN json_valid(record) THEN json_extract(record, '$.{name}') END"
-            value = "parent" if name == "run_id" else member
-            try:
-                await self._database.rows(
-                    f"ALTER TABLE {self._table} ADD COLUMN {name} GENERATED ALWAYS AS ({value}) VIRTUAL", ()
-                )
-            except RetryLater:  # unless another process was faster
-                if name not in {column[1] for column in await self._database.rows(there, ())}:
-                    raise
+        computed = {
+            name: f"GENERATED ALWAYS AS ({_value(name)}) VIRTUAL" for name in _READABLE.get(self._table, ())
+        }
+        await self._database.add_columns(self._table, computed)
         self._is_made = True
+
+
+def _value(name: str) -> str:
+    """In SQL, the document's member of that name; `run_id` is the parent."""
+    member = f"CASE WHEN json_valid(record) THEN json_extract(record, '$.{name}') END"
+    return "parent" if name == "run_id" else member
 
 
 def text_of(record: Record) -> str:

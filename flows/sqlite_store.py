@@ -8,7 +8,7 @@ its own: it does not wait for what waits for another process.
 import asyncio
 import os
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,19 @@ class SqliteDatabase:
         connection = _open(self._reading if statement.startswith("SELECT ") else self._writing)
         with _translated():
             return [tuple(row) for row in await connection.execute_fetchall(statement, parameters)]
+
+    async def add_columns(self, table: str, columns: Mapping[str, str]) -> None:
+        """Those that a table of an earlier release has not, by name, each with its definition in SQL."""
+        there = await self._columns(table)
+        for name in [each for each in columns if each not in there]:
+            try:
+                await self.rows(f"ALTER TABLE {table} ADD COLUMN {name} {columns[name]}", ())
+            except RetryLater:  # unless another process was faster
+                if name not in await self._columns(table):
+                    raise
+
+    async def _columns(self, table: str) -> set[str]:
+        return {str(column[1]) for column in await self.rows(f"PRAGMA table_xinfo({table})", ())}
 
 
 def _open(connection: aiosqlite.Connection | None) -> aiosqlite.Connection:
