@@ -11,6 +11,7 @@ from flow_engine.listening.mining import dialogue_text
 from flow_engine.ports.dialogue import DialogueTurn, SummaryRequest
 from flow_engine.ports.models import LLMRequest, instruction
 from flow_engine.ports.system_prompts import SystemPrompts
+from flow_engine.runtime.commands import one_line
 from flow_engine.runtime.events import system_event
 from flow_engine.runtime.memory import PreviousContact
 from flow_engine.runtime.mining_state import Conclusion
@@ -56,7 +57,7 @@ def scoring_call(
         system.append(sections["conclusion_scores"])
         system += [
             f"- {card.name} / {criterion.name} ({card.scale.min:g} – {card.scale.max:g}): "
-            + " ".join(criterion.prompt.split())
+            + one_line(criterion.prompt)
             for card, criterion in _pairs(scorecards)
         ]
         properties["scores"] = _score_schema(scorecards)
@@ -209,18 +210,13 @@ def _sentences(request: SummaryRequest, piece: Callable[[str], str]) -> Iterator
     dialogue = (turn for turn in request.turns if turn.src == "user" and turn.type == "message")
     said = [turn.body for turn in dialogue if turn.body.strip()]
     if said:
-        quoted = " / ".join(_cut(_one_line(body)) for body in said[-LAST_WORDS:])
+        quoted = " / ".join(_cut(one_line(body)) for body in said[-LAST_WORDS:])
         yield piece("summary_said").format(text=quoted)
     if request.variables:
-        known = ", ".join(f"{name} = {_cut(_one_line(value))}" for name, value in request.variables)
+        known = ", ".join(f"{name} = {_cut(one_line(value))}" for name, value in request.variables)
         yield piece("summary_known").format(variables=known)
     if request.end_reason:
-        yield piece("summary_end").format(reason=_cut(_one_line(request.end_reason)))
-
-
-def _one_line(text: str) -> str:
-    """What a caller has said or sent is never more than a part of one line."""
-    return " ".join(text.split())
+        yield piece("summary_end").format(reason=_cut(one_line(request.end_reason)))
 
 
 def _cut(text: str, longest: int = LONGEST_WORDS) -> str:

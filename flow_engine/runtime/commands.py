@@ -21,15 +21,15 @@ def start_task(task: TaskPlan) -> str:
     command = f"{START_TASK}{task.name} {task.type}"
     for kind, values in task.transfer_tags:
         command += f" {kind}={','.join(values)}"
-    return _one_line(command)
+    return one_line(command)
 
 
 def error(reason: str) -> str:
-    return f"/error {_one_line(reason)}"
+    return f"/error {one_line(reason)}"
 
 
 def human_failed(reason: str) -> str:
-    return f"/human_task_failed {_one_line(reason)}"
+    return f"/human_task_failed {one_line(reason)}"
 
 
 def decided(decision: Decision, reason: str | None) -> str:
@@ -37,8 +37,8 @@ def decided(decision: Decision, reason: str | None) -> str:
     return " ".join([f"/human_task_{decision}", *(reason or "").split()])
 
 
-def _one_line(text: str) -> str:
-    """A line break in a reason or a name must not look like a second message."""
+def one_line(text: str) -> str:
+    """What others have said or named, as a part of one line: it must not look like a second message."""
     return " ".join(text.split())
 
 

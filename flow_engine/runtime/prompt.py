@@ -22,6 +22,7 @@ import orjson
 
 from flow_engine.documents import Checkpoint
 from flow_engine.masking import Secrets
+from flow_engine.runtime.commands import one_line
 from flow_engine.runtime.compiled import CompiledFlow, TaskPlan
 from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.memory import Conflict, MemoryEntry, PreviousContact, is_stale
@@ -335,7 +336,8 @@ def _contact(inputs: PromptInput) -> str:
     fields: list[str] = []
     for name, value in data.items():
         if value not in (None, ""):
-            told = " ".join(value.split()) if isinstance(value, str) else _one_line(cast("JsonValue", value))
+            text = value if isinstance(value, str) else value_text("custom", cast("JsonValue", value))
+            told = " ".join(text.split())
             if inputs.secrets is not None:
                 told = inputs.secrets.text(told)
             fields.append(field.format(name=" ".join(name.split())[:MAX_FIELD_NAME], value=told))
@@ -417,13 +419,11 @@ def _remarks(inputs: PromptInput) -> Iterator[tuple[str, Sequence[tuple[str, str
             if conflict.by_tool:
                 told = sections["conflict_user"].format(value=value)
             else:
-                told = sections["conflict_tool"].format(value=value, tool=_one_line(other.updated_by))
+                told = sections["conflict_tool"].format(
+                    value=value, tool=one_line(value_text("custom", other.updated_by))
+                )
             rows.append((sections["conflict_property"], told))
         yield var_id, rows
-
-
-def _one_line(value: JsonValue) -> str:
-    return " ".join((value if isinstance(value, str) else value_text("custom", value)).split())
 
 
 def _attempt_lines(inputs: PromptInput) -> Iterator[str]:
