@@ -85,8 +85,8 @@ class Drawing:
         if not others:
             return "contact ended"
         if len(others) < len(self.pausing):
-            return f"contact ended, but for {listed(others)}"
-        return f"contact ended in {listed(box.name for box in self.pausing)}"
+            return f"contact ended, but for {first_names(others)}"
+        return f"contact ended in {first_names(box.name for box in self.pausing)}"
 
 
 def drawing_of(version: FlowVersion) -> Drawing:
@@ -142,15 +142,15 @@ def conditions(box: Box) -> tuple[str, ...]:
     """What must hold to enter a task, in words; empty where nothing must."""
     words: list[str] = []
     if box.required_names:
-        words.append(f"needs {listed(box.required_names)}")
+        words.append(f"needs {first_names(box.required_names)}")
     if box.channels is not None:
-        words.append(f"only on {listed(box.channels)}" if box.channels else "on no channel")
+        words.append(f"only on {first_names(box.channels)}" if box.channels else "on no channel")
     if box.when is not None:
         words.append(f"when {plain(box.when)}")
     return tuple(words)
 
 
-def listed(names: Iterable[str]) -> str:
+def first_names(names: Iterable[str]) -> str:
     """Names in their order, after `LISTED_NAMES` of them the count of the rest."""
     every: Sequence[str] = tuple(names)
     shown = ", ".join(every[:LISTED_NAMES])

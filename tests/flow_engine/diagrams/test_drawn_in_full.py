@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_engine.diagrams.drawing import LISTED_NAMES, LONGEST_NAME, drawing_of, listed, plain
+from flow_engine.diagrams.drawing import LISTED_NAMES, LONGEST_NAME, drawing_of, first_names, plain
 from flow_engine.diagrams.graphviz import dot
 from flow_engine.diagrams.mermaid import mermaid
 from flow_engine.diagrams.xstate import xstate
@@ -352,4 +352,4 @@ class TestLabels:
     def test_of_many_names_the_rest_is_counted(self, more: int) -> None:
         names = [str(number) for number in range(LISTED_NAMES + more)]
         shown = ", ".join(names[:LISTED_NAMES])
-        assert listed(names) == (f"{shown} and {more} more" if more else shown)
+        assert first_names(names) == (f"{shown} and {more} more" if more else shown)
