@@ -51,10 +51,6 @@ class _EachNew(HeldConversations):
     def weight(self) -> int:
         return self._bytes
 
-    @property
-    def number(self) -> int:
-        return len(self._held)
-
 
 async def measure(conversations: int, cores: Cores) -> bool:
     async with (
@@ -101,11 +97,11 @@ async def _growth(manager: MemoryManager, refs: Any, held: _EachNew, conversatio
     reached = 0
     for number in range(conversations):
         await manager.load(next(refs))
-        if not reached and held.number <= number:  # the first has given way
+        if not reached and len(held) <= number:  # the first has given way
             reached, full = number, resident_mb(os.getpid())
     gc.collect()
     end = resident_mb(os.getpid())
-    print(f"{conversations:,} live conversations were read, {held.number:,} of them are held:", end=" ")
+    print(f"{conversations:,} live conversations were read, {len(held):,} of them are held:", end=" ")
     print(f"{held.weight / 2**20:.1f} of {HELD_BYTES / 2**20:.0f} MiB of stored bytes")
     print(f"resident memory grew by {full - start:.0f} MB to the bound, {end - full:.1f} MB after it")
     return bool(reached) and end - full <= GROWS_AT_MOST_MB

@@ -180,9 +180,10 @@ async def service_on(redis_port: int) -> AsyncGenerator[AnswersWhole]:
                 yield app
 
 
-async def _all(lanes: Sequence[Lane], requests: Iterable[Request]) -> float:
-    """CPU of a request in µs; each lane takes the next one when it has its answer."""
-    waiting, count = iter(requests), 0
+async def _all(app: AnswersWhole, requests: Iterable[Request]) -> float:
+    """CPU of a request in µs; each lane takes the next one when it has its answer. They are new: the door
+    gives a connection up that asks nothing for long."""
+    lanes, waiting, count = [Lane(app) for _ in range(LANES)], iter(requests), 0
 
     async def asked(lane: Lane) -> None:
         nonlocal count
@@ -196,20 +197,20 @@ async def _all(lanes: Sequence[Lane], requests: Iterable[Request]) -> float:
     return (time.process_time() - started) / count * 1e6
 
 
-async def by_kind(lanes: Sequence[Lane], lives: Sequence[Steps]) -> list[float]:
+async def by_kind(app: AnswersWhole, lives: Sequence[Steps]) -> list[float]:
     """µs for each place in the conversations' life."""
-    return [await _all(lanes, [life[place][1] for life in lives]) for place in range(len(lives[0]))]
+    return [await _all(app, [life[place][1] for life in lives]) for place in range(len(lives[0]))]
 
 
-async def by_turns(lanes: Sequence[Lane], lives: Sequence[Steps]) -> float:
+async def by_turns(app: AnswersWhole, lives: Sequence[Steps]) -> float:
     """µs of all kinds, in the shares of the mix: each of `lives` begins at another place of it."""
     ways = [(*life, *after) for life, after in zip(lives[::2], lives[1::2], strict=True)]
-    places = [number % len(lives[0]) for number in range(len(ways))]
+    places, lane = [number % len(lives[0]) for number in range(len(ways))], Lane(app)
     for way, place in zip(ways, places, strict=True):
         for _, request in way[:place]:
-            await lanes[0].ask(request)
+            await lane.ask(request)
     turns = [way[place + turn][1] for turn in range(TURNS) for way, place in zip(ways, places, strict=True)]
-    return await _all(lanes, turns)
+    return await _all(app, turns)
 
 
 Row = tuple[str, float, float | None]
@@ -236,16 +237,14 @@ async def beside_its_least(
 
 async def measure(cores: Cores, *, rounds: int, conversations: int, tasks: int) -> Sequence[Row]:
     async with beside_its_least(cores, tasks) as (app, least, target):
-        lanes, bare = ([Lane(each) for _ in range(LANES)] for each in (app, least))
         kinds = [kind for kind, _ in lives_of(target, "kind-0000", 1)[0]]
         own, under, mixed = [INFINITE] * len(kinds), [INFINITE] * len(kinds), INFINITE
         for number in range(rounds):
             some = lives_of(target, f"kind-{number:04}", conversations)
-            own = list(map(min, own, await by_kind(lanes, some)))
-            under = list(map(min, under, await by_kind(bare, some)))
-            mixed = min(
-                mixed, await by_turns(lanes, lives_of(target, f"turn-{number:04}", 2 * conversations))
-            )
+            own = list(map(min, own, await by_kind(app, some)))
+            under = list(map(min, under, await by_kind(least, some)))
+            turns = lives_of(target, f"turn-{number:04}", 2 * conversations)
+            mixed = min(mixed, await by_turns(app, turns))
     return (*_by_kind(kinds, own, under), ("by turns, the mix", mixed, None))
 
 
