@@ -6,7 +6,7 @@ the installation asks for.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -35,51 +35,8 @@ Durability = Literal["none", "aof", "always"]
 _STRONG_ENOUGH: Mapping[Durability, tuple[str, ...]] = {"aof": ("everysec", "always"), "always": ("always",)}
 
 
-async def check_safety(driver: Driver, durability: Durability) -> None:
-    """Raises CallTheOperator `redis_unsafe`, naming every setting to change.
-
-    `none` asks for nothing: conversations may be lost with the server. `aof` asks for an append only file
-    that is synced at least every second, `always` for one that is synced before every reply. Primaries of a
-    cluster that are away are not judged, but told: with the others conversations go on. Raises RetryLater
-    where none answers.
-    """
-    away: list[str] = []
-    servers = await driver.servers(away.append)
-    if away:
-        log.warning("redis_primaries_away", names=away)
-    problems = [
-        f"{problem} ({server.name})" if server.name else problem
-        for server in servers
-        for problem in _losses(server, durability)
-    ]
-    if problems:
-        raise CallTheOperator(
-            "redis_unsafe",
-            "Redis would lose conversations: "
-            + "; ".join(problems)
-            + ". Set FLOW_ENGINE_REDIS_UNSAFE=true to start all the same",
-        )
-
-
-async def check_readiness(driver: Driver, durability: Durability | None) -> None:
-    """Raises RetryLater `memory_unavailable` while a server would refuse or lose a write.
-
-    Without `durability`, as with FLOW_ENGINE_REDIS_UNSAFE, only refusals count.
-    """
-    problems: list[str] = []
-    for server in await driver.servers():
-        found = [] if durability is None else list(_losses(server, durability))
-        if server.is_replica:
-            found.append("it is a replica and takes no writes")
-        if server.memory_limit and server.memory_used >= server.memory_limit:
-            found.append("it is out of memory")
-        if not server.covers:
-            found.append("some slots of the cluster are served by nobody")
-        problems += [f"{problem} ({server.name})" if server.name else problem for problem in found]
-    if problems:
-        raise RetryLater(
-            "memory_unavailable", "the conversation memory is not safe now: " + "; ".join(problems)
-        )
+def _told_of(server: ServerState, problems: Iterable[str]) -> list[str]:
+    return [f"{problem} ({server.name})" if server.name else problem for problem in problems]
 
 
 def _losses(server: ServerState, durability: Durability) -> Iterator[str]:
@@ -116,7 +73,8 @@ class RedisConversationIndex:
 
 @dataclass(frozen=True, slots=True)
 class RedisMemory:
-    """An open connection with the stores on it. `durability` is what a ready server keeps up."""
+    """An open connection with the stores on it. `durability` is what a ready server keeps up; without it, as
+    with FLOW_ENGINE_REDIS_UNSAFE, only a refusal of writes counts."""
 
     driver: Driver
     conversations: MemoryManager
@@ -151,15 +109,45 @@ class RedisMemory:
     async def ready(self) -> None:
         """Raises RetryLater when Redis does not answer, or a write would be refused or lost, or too few
         replicas confirm one; CallTheOperator `memory_refused` where its user may not do what is needed."""
-        await check_readiness(self.driver, self.durability)
+        problems: list[str] = []
+        for server in await self.driver.servers():
+            found = [] if self.durability is None else list(_losses(server, self.durability))
+            if server.is_replica:
+                found.append("it is a replica and takes no writes")
+            if server.memory_limit and server.memory_used >= server.memory_limit:
+                found.append("it is out of memory")
+            if not server.covers:
+                found.append("some slots of the cluster are served by nobody")
+            problems += _told_of(server, found)
+        if problems:
+            raise RetryLater(
+                "memory_unavailable", "the conversation memory is not safe now: " + "; ".join(problems)
+            )
         await self.driver.set(READY_KEY, b"", lifetime_s=READY_KEY_LIFETIME_S)
         await self.driver.confirm(READY_KEY)
         await self.driver.publish(READY_KEY, b"")  # as each change of a memory is
         await self.operations.model_calls("", None, at_most=1)  # by a script, as every commit is
 
     async def check_safety(self, durability: Durability) -> None:
-        """Raises CallTheOperator `redis_unsafe`, RetryLater."""
-        await check_safety(self.driver, durability)
+        """Raises CallTheOperator `redis_unsafe`, naming every setting to change.
+
+        `none` asks for nothing: conversations may be lost with the server. `aof` asks for an append only file
+        that is synced at least every second, `always` for one that is synced before every reply. Primaries of
+        a cluster that are away are not judged, but told: with the others conversations go on. Raises
+        RetryLater where none answers.
+        """
+        away: list[str] = []
+        servers = await self.driver.servers(away.append)
+        if away:
+            log.warning("redis_primaries_away", names=away)
+        problems = [each for server in servers for each in _told_of(server, _losses(server, durability))]
+        if problems:
+            raise CallTheOperator(
+                "redis_unsafe",
+                "Redis would lose conversations: "
+                + "; ".join(problems)
+                + ". Set FLOW_ENGINE_REDIS_UNSAFE=true to start all the same",
+            )
 
     async def close(self) -> None:
         await self.driver.close()
