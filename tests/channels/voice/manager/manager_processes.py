@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -77,7 +76,3 @@ def note_pid(path: Path) -> str:
 
 def alive(pid: int) -> bool:
     return not gone(pid)
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))

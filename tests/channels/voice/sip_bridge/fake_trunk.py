@@ -70,10 +70,6 @@ class TrunkCall:
     to: str = ""
     _sent: int = 0
 
-    @property
-    def is_up(self) -> bool:
-        return 200 in self.statuses
-
     async def say(self, text: str, ms: int) -> None:
         """Speak for that long, and be silent for half a second."""
         for raw in (speech(text, ms), b"\xff" * 4000):
