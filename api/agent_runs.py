@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from api.endpoints import Call, Endpoint, Parameter, for_agents, json_response
+from api.endpoints import Call, Endpoint, Parameter, for_agents, json_response, one_of, whole
 from flow_engine.use_cases.agent_runs import RUN_STATUSES, AgentRuns, Decision, RunStatus
 
 LARGEST_PAGE: Final = 1_000
@@ -77,13 +77,9 @@ class RunDetails(RunReply):
     waiting: NotRequired[Sequence[WaitingCall]]
 
 
-_STATUS = Parameter("status", "only runs of this status", {"type": "string", "enum": [*RUN_STATUSES]})
+_STATUS = Parameter("status", "only runs of this status", one_of(RUN_STATUSES))
 _AFTER = Parameter("after", "The id of a run: only runs behind it")
-_LIMIT = Parameter(
-    "limit",
-    f"At most so many; 0 or left out: {LARGEST_PAGE}",
-    {"type": "integer", "minimum": 0, "maximum": LARGEST_PAGE},
-)
+_LIMIT = Parameter("limit", f"At most so many; 0 or left out: {LARGEST_PAGE}", whole(0, LARGEST_PAGE))
 
 
 class AgentRunRoutes:

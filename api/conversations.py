@@ -8,13 +8,13 @@ The stream of a core CTI (F40) ends contacts and brings utterances by the same r
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import cast
+from typing import cast, get_args
 
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from api import batches, bodies
-from api.endpoints import Call, Endpoint, Parameter, Reply, answer_response, for_agents
+from api.endpoints import Call, Endpoint, Parameter, Reply, answer_response, for_agents, one_of, whole
 from flow_engine.documents.findings import quoted
 from flow_engine.errors import CorrectTheInput, ReloadAndDecide
 from flow_engine.ports.dialogue import ConversationRef
@@ -24,8 +24,10 @@ from flow_engine.runtime import replies
 from flow_engine.runtime.commands import NewContact
 from flow_engine.runtime.human_part import HumanReport
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
-from flow_engine.use_cases.conversations import Conversations, VersionChoice
+from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService
+from flow_engine.use_cases.erasing import Erasures
+from flow_engine.use_cases.versions_in_use import VersionChoice
 from flow_engine.vocabulary import MemoryFormat
 
 LONGEST_WAIT_MS = 10_000
@@ -37,15 +39,30 @@ _HUMAN_TASK = TypeAdapter(bodies.HandleHumanTask)
 _UTTERANCE = TypeAdapter(bodies.HandleUtterance)
 
 
-_step = partial(
-    Endpoint,
-    audience="agents",
-    scopes=("agent",),
-    hot=True,
-    problems=(404, 409),
-    keyed=True,
-)
+_step = partial(for_agents, hot=True, problems=(404, 409), keyed=True)
 """What moves a conversation."""
+
+
+class ErasureRoutes:
+    def __init__(self, erasures: Erasures) -> None:
+        self._erasures = erasures
+
+    async def erase(self, call: Call) -> Response:
+        conversation = call.conversation(call.path("conversation_id"))
+        return answer_response(await self._erasures.erase(conversation, call.idempotency))
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            for_agents(
+                "DELETE /conversations/{conversation_id:id}",
+                self.erase,
+                "Erase a conversation: everything that is stored of it",
+                replies.ErasureReply,
+                scopes=("privacy",),
+                problems=(404,),
+                keyed=True,
+            )
+        ]
 
 
 class AgentRoutes:
@@ -99,15 +116,11 @@ class AgentRoutes:
             )
         )
 
-    async def erase(self, call: Call) -> Response:
-        conversation = call.conversation(call.path("conversation_id"))
-        return answer_response(await self._conversations.erase(conversation, call.idempotency))
-
     async def prompt(self, call: Call) -> Response:
         wait_ms, memory_format = 0, None
         if call.scope["query_string"]:
             wait_ms = call.whole_number("wait_ms", at_most=LONGEST_WAIT_MS)
-            memory_format = cast("MemoryFormat | None", call.choice("format", ("markdown", "toon")))
+            memory_format = cast("MemoryFormat | None", call.choice("format", get_args(MemoryFormat)))
         conversation = call.conversation(call.path("conversation_id"))
         view = await self._dialogue.prompt(
             conversation, wait_ms / 1000, memory_format, takes_command=call.scope["method"] != "HEAD"
@@ -118,7 +131,6 @@ class AgentRoutes:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            self._erasure_endpoint(),
             _step(
                 "POST /handle-new-contact",
                 self.new_contact,
@@ -167,17 +179,6 @@ class AgentRoutes:
             *(self._prompt_endpoint(method) for method in ("GET", "POST")),
         ]
 
-    def _erasure_endpoint(self) -> Endpoint:
-        return for_agents(
-            "DELETE /conversations/{conversation_id:id}",
-            self.erase,
-            "Erase a conversation: everything that is stored of it",
-            replies.ErasureReply,
-            scopes=("privacy",),
-            problems=(404,),
-            keyed=True,
-        )
-
     def _prompt_endpoint(self, method: str) -> Endpoint:
         return for_agents(
             f"{method} /prompt/{{conversation_id:id}}",
@@ -194,9 +195,9 @@ _PROMPT_PARAMETERS = (
     Parameter(
         "wait_ms",
         f"Wait at most this long for an extraction in flight, up to {LONGEST_WAIT_MS}",
-        {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_MS},
+        whole(0, LONGEST_WAIT_MS),
     ),
-    Parameter("format", "How the memory is written", {"type": "string", "enum": ["markdown", "toon"]}),
+    Parameter("format", "How the memory is written", one_of(get_args(MemoryFormat))),
     Parameter("If-None-Match", "An ETag, or *: answers 304 when only the clock has moved", place="header"),
 )
 _NEW_CONTACT_EXAMPLE = {

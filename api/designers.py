@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from api.bodies import CreateFlow, RenameFlow
 from api.endpoints import (
+    FLAG,
     FLOW_VERSION,
     JSON,
     NEW_FLOW_VERSION,
@@ -20,6 +21,8 @@ from api.endpoints import (
     answer_response,
     for_designers,
     json_response,
+    one_of,
+    whole,
 )
 from api.problems import FindingReply, findings_reply
 from api.tags import TagReply, tag_reply
@@ -163,9 +166,7 @@ class DesignerRoutes:
                 parameters=(
                     Parameter("campaignId", "Only flows of this campaign"),
                     Parameter(
-                        "channel",
-                        "Only flows with a tagged version for this channel",
-                        {"type": "string", "enum": list(CHANNELS)},
+                        "channel", "Only flows with a tagged version for this channel", one_of(CHANNELS)
                     ),
                 ),
             ),
@@ -203,9 +204,7 @@ class DesignerRoutes:
                 scopes=("designer", "operator"),
                 parameters=(
                     Parameter(
-                        "limit",
-                        f"At most so many changes, {CHANGES} if not given",
-                        {"type": "integer", "minimum": 1, "maximum": CHANGES_AT_MOST},
+                        "limit", f"At most so many changes, {CHANGES} if not given", whole(1, CHANGES_AT_MOST)
                     ),
                 ),
                 problems=(404,),
@@ -222,9 +221,7 @@ class DesignerRoutes:
                 "Versions of a flow, a row for every version and tag",
                 list[VersionRowReply],
                 scopes=("designer", "agent"),
-                parameters=(
-                    Parameter("onlyTaggedVersions", "Leave untagged versions out", {"type": "boolean"}),
-                ),
+                parameters=(Parameter("onlyTaggedVersions", "Leave untagged versions out", FLAG),),
                 problems=(404,),
             ),
             for_designers(

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import Body, Name
-from api.endpoints import JSON, Call, Endpoint, Parameter, for_designers, json_response
+from api.endpoints import JSON, Call, Endpoint, Parameter, for_designers, json_response, one_of
 from flow_engine.diagrams.graphviz import dot
 from flow_engine.diagrams.mermaid import mermaid
 from flow_engine.diagrams.xstate import xstate
@@ -160,7 +160,7 @@ class HelperRoutes:
 
 
 def _provider(names: tuple[str, ...]) -> Parameter:
-    return Parameter("provider", "Only what this provider offers", {"type": "string", "enum": list(names)})
+    return Parameter("provider", "Only what this provider offers", one_of(names))
 
 
 def _spoken(
@@ -219,7 +219,7 @@ class DiagramRoutes:
                     Parameter(
                         "format",
                         "Mermaid text, an SVG image, or JSON for XState 5",
-                        {"type": "string", "enum": list(FORMATS), "default": "mermaid"},
+                        {**one_of(FORMATS), "default": "mermaid"},
                     ),
                 ),
                 media_types=(MERMAID, SVG, JSON),

@@ -56,6 +56,20 @@ class Parameter:
     """What only a store knows of a tenant and a value. Raises CorrectTheInput, RetryLater."""
 
 
+FLAG: Mapping[str, object] = {"type": "boolean"}
+MOMENT: Mapping[str, object] = {"type": "string", "format": "date-time"}
+
+
+def whole(least: int, most: int) -> Mapping[str, object]:
+    """The schema of a parameter that is a whole number."""
+    return {"type": "integer", "minimum": least, "maximum": most}
+
+
+def one_of(names: Sequence[str]) -> Mapping[str, object]:
+    """The schema of a parameter with a choice."""
+    return {"type": "string", "enum": list(names)}
+
+
 class Call(msgspec.Struct, frozen=True):
     """`scope` and `receive` are ASGI's; nothing of them is worked out before it is asked for."""
 

@@ -10,7 +10,9 @@ from starlette.responses import Response
 from api.auth import header, require
 from api.bodies import Body, Id
 from api.endpoints import (
+    FLAG,
     JSON,
+    MOMENT,
     Call,
     Endpoint,
     Parameter,
@@ -18,6 +20,8 @@ from api.endpoints import (
     answer_response,
     for_watchers,
     json_response,
+    one_of,
+    whole,
     whole_number,
 )
 from api.streams import EVENT_STREAM, EventStream, prefers_events
@@ -54,6 +58,8 @@ class Fork(Body):
 
 
 _FORK = TypeAdapter(Fork)
+_SEQ, _ENTRIES = whole(1, LARGEST_SEQ), whole(1, ENTRIES_AT_MOST - 1)
+_AFTER = Parameter("after", "Only entries after this 'seq'", whole(0, LARGEST_SEQ))
 
 
 class HistoryRoutes:
@@ -174,9 +180,7 @@ class HistoryRoutes:
                 "A conversation as one of its commits left it, with the prompt and the reply of then",
                 MomentReply,
                 parameters=(
-                    Parameter(
-                        "seq", "That of its entry", _whole(LARGEST_SEQ, least=1), place="path", required=True
-                    ),
+                    Parameter("seq", "That of its entry", _SEQ, place="path", required=True),
                     REVEAL,
                 ),
                 problems=(404,),
@@ -187,12 +191,8 @@ class HistoryRoutes:
                 "Every commit of a conversation, from the first on",
                 JournalPage,
                 parameters=(
-                    Parameter("after", "Only entries after this 'seq'", _whole(LARGEST_SEQ)),
-                    Parameter(
-                        "limit",
-                        f"Entries of a page, {ENTRIES} if not given",
-                        _whole(ENTRIES_AT_MOST - 1, least=1),
-                    ),
+                    _AFTER,
+                    Parameter("limit", f"Entries of a page, {ENTRIES} if not given", _ENTRIES),
                     REVEAL,
                 ),
                 problems=(404,),
@@ -207,11 +207,11 @@ class HistoryRoutes:
                 "A conversation's journal, as server-sent events while it grows",
                 str,
                 parameters=(
-                    Parameter("after", "Only entries after this 'seq'", _whole(LARGEST_SEQ)),
+                    _AFTER,
                     Parameter(
                         "Last-Event-ID",
                         "In place of 'after'; 204 answers where the conversation is closed and all is told",
-                        _whole(LARGEST_SEQ),
+                        _AFTER.schema,
                         place="header",
                     ),
                     REVEAL,
@@ -248,25 +248,19 @@ def reveals(call: Call) -> bool:
     return reveals
 
 
-def _whole(most: int, *, least: int = 0) -> dict[str, object]:
-    return {"type": "integer", "minimum": least, "maximum": most}
-
-
 REVEAL = Parameter(
-    "reveal",
-    "Show sensitive values instead of their masks; needs the scope 'privacy' as well",
-    {"type": "boolean"},
+    "reveal", "Show sensitive values instead of their masks; needs the scope 'privacy' as well", FLAG
 )
 _LIST_PARAMETERS = (
     Parameter("flowId", "Only conversations of this flow"),
     Parameter("versionId", "Only those on this version"),
     Parameter("tag", "Only those whose version was chosen by this tag"),
     Parameter("task", "Only those in this task, by its name or id"),
-    Parameter("status", "Only those in this state", {"type": "string", "enum": list(PHASES)}),
-    Parameter("channel", "Only those on this channel", {"type": "string", "enum": list(CHANNELS)}),
-    Parameter("from", "Only those that started then or later", {"type": "string", "format": "date-time"}),
-    Parameter("to", "Only those that started then or earlier", {"type": "string", "format": "date-time"}),
+    Parameter("status", "Only those in this state", one_of(PHASES)),
+    Parameter("channel", "Only those on this channel", one_of(CHANNELS)),
+    Parameter("from", "Only those that started then or later", MOMENT),
+    Parameter("to", "Only those that started then or earlier", MOMENT),
     Parameter("q", "How the id of the conversation, or of one of its contacts, begins"),
-    Parameter("limit", f"Conversations of a page, {ROWS} if not given", _whole(ROWS_AT_MOST, least=1)),
+    Parameter("limit", f"Conversations of a page, {ROWS} if not given", whole(1, ROWS_AT_MOST)),
     Parameter("cursor", "The 'nextCursor' of the page before", check=decode_cursor),
 )

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from api.bodies import Body, Id
-from api.endpoints import Call, Endpoint, Parameter, for_designers, json_response
+from api.endpoints import FLAG, Call, Endpoint, Parameter, for_designers, json_response
 from flow_engine.use_cases.migrations import MigrationOrder, MigrationRow, Migrations
 
 AT_MOST = 1_000
@@ -68,9 +68,7 @@ class MigrationRoutes:
                 self.migrate,
                 "Move a version's live conversations to another version, or tell what would happen",
                 MigrationReply,
-                parameters=(
-                    Parameter("dryRun", "false moves them; the default only reports", {"type": "boolean"}),
-                ),
+                parameters=(Parameter("dryRun", "false moves them; the default only reports", FLAG),),
                 body=_MIGRATE,
                 problems=(404, 409),
                 body_example={"fromVersionId": "claim-v1", "toVersionId": "claim-v2"},

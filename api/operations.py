@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from api.endpoints import Call, Endpoint, Parameter, for_watchers, json_response
+from api.endpoints import Call, Endpoint, Parameter, for_watchers, json_response, whole
 from flow_engine.errors import CallTheOperator, FlowEngineError, RetryLater
 from flow_engine.use_cases import operating
 
@@ -250,11 +250,7 @@ class OperationsRoutes:
 
 BEFORE = Parameter("before", "The 'nextBefore' of the page before")
 _BEFORE_ENTRY = replace(BEFORE, check=operating.check_before)
-LIMIT = Parameter(
-    "limit",
-    f"Rows of a page, {ROWS} if not given",
-    {"type": "integer", "minimum": 1, "maximum": ROWS_AT_MOST},
-)
+LIMIT = Parameter("limit", f"Rows of a page, {ROWS} if not given", whole(1, ROWS_AT_MOST))
 
 
 def page_limit(call: Call) -> int:

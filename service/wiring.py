@@ -28,7 +28,7 @@ from api.agent_runs import AgentRunRoutes
 from api.app import create_app
 from api.auth import Authenticator, authenticator_for
 from api.console import KeyRoutes
-from api.conversations import AgentRoutes, MemoryRoutes
+from api.conversations import AgentRoutes, ErasureRoutes, MemoryRoutes
 from api.design_tools import DesignTools
 from api.designers import DesignerRoutes
 from api.editors import DiagramRoutes, HelperRoutes, SchemaRoutes
@@ -72,6 +72,7 @@ from flow_engine.use_cases.chat_watch import ChatWatch
 from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.designing import Designing
 from flow_engine.use_cases.dialogue import DialogueService
+from flow_engine.use_cases.erasing import Erasures
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.following import JournalStreams
 from flow_engine.use_cases.forking import Forks
@@ -223,7 +224,6 @@ def assemble(
         outbound=dependencies.outbound,
         observer=observer,
         quiet_bytes=settings.held_bytes,
-        archive=journal,
     )
     stores = designing.flows, memory.outcomes, dependencies.clock, memory.conversations, memory.listing
     rollouts = Rollouts(*stores, RedisJobSchedule(memory.driver).schedule)
@@ -242,7 +242,8 @@ def assemble(
     tags, replaying = TagRoutes(designing.flows, rollouts), ReplayRoutes(replays)
     chat = ChatWatch(records_of(database, "chat_decisions"), records_of(database, "agent_runs"))
     programs = ProgramRoutes(voice_source(settings), chat)
-    doors = Doors(metrics, mcp, (tags, programs, watching, replaying, trying, simulating))
+    erasures = ErasureRoutes(Erasures(transactor, journal))
+    doors = Doors(metrics, mcp, erasures, (tags, programs, watching, replaying, trying, simulating))
     application = _application(designing, prompts, transactor, agents, dependencies, doors)
     app = application(authenticator, cors_origins=settings.origins, named_hosts=known_url is None)
     opened = partial(dependencies.opened, settings, designing.submissions)
@@ -325,6 +326,7 @@ class Doors:
 
     metrics: Metrics
     mcp: McpEndpoint
+    erasures: ErasureRoutes
     rooms: Sequence[Room]
 
 
@@ -342,6 +344,7 @@ def _application(
     probes = {"memory": memory.ready, "flows": dependencies.database.connection.ready}
     stores = OperationsStores(memory.operations, RedisDeadLetters(memory.driver), memory.listing)
     rooms = (
+        doors.erasures,
         AgentRoutes(conversations, dialogue),
         MemoryRoutes(dialogue),
         DesignerRoutes(designing),

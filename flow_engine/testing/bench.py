@@ -29,7 +29,7 @@ from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.submissions import Submission
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.transitions import Decision
-from flow_engine.use_cases.versions_in_use import Versions, VersionsInUse
+from flow_engine.use_cases.versions_in_use import VersionChoice, Versions, VersionsInUse
 
 START = datetime(2026, 1, 15, 9, 0, tzinfo=UTC)  # a Thursday morning: every scenario begins then
 BASE_URL = "http://127.0.0.1:8080"
@@ -217,7 +217,7 @@ class Bench:
             flow_id, flow_id, AUTHOR, "1.0.0", AUTHOR, START, versions=(submission.entry,)
         )
         await self._stores.flows.insert(tenant_id, listing)
-        startable = await self._versions.to_start(tenant_id, version_id)
+        startable = await self._versions.to_start(tenant_id, VersionChoice(version_id))
         return InstalledFlow(self, tenant_id, startable.version.flow)
 
     def stage(self, tenant_id: str, flow: compiled.CompiledFlow, start: datetime = START) -> Stage:

@@ -23,8 +23,8 @@ from flow_engine.testing import format
 from flow_engine.testing.bench import InstalledFlow, Stage
 from flow_engine.testing.expectations import Outcome, differences, unexpected
 from flow_engine.testing.parsing import Suite
-from flow_engine.use_cases.conversations import VersionChoice
 from flow_engine.use_cases.dialogue import Utterance
+from flow_engine.use_cases.versions_in_use import VersionChoice
 from flow_engine.values import JsonValue
 
 NOBODY = "contact-0"

@@ -39,8 +39,8 @@ def prune_due(kept_until: datetime) -> DueJob:
 
 
 class KeptJournal:
-    """Implements `ConversationJournal`, and `ArchivedConversations` for erasures. Raises as the journal, and
-    RetryLater `flow_store_unavailable` where the archive has to be asked."""
+    """Implements `ConversationJournal`. Raises as the journal, and RetryLater `flow_store_unavailable` where
+    the archive has to be asked."""
 
     def __init__(
         self,

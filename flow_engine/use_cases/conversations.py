@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from functools import partial
 
-import msgspec
 import orjson
 
 from flow_engine.errors import CorrectTheInput, Finding, ReloadAndDecide
@@ -27,24 +26,16 @@ from flow_engine.runtime.storage import (
     turns_of_contact,
 )
 from flow_engine.runtime.tables import value_text
-from flow_engine.use_cases.erasing import Erasures
 from flow_engine.use_cases.splits import subject_of
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
 from flow_engine.use_cases.transitions import Transition
+from flow_engine.use_cases.versions_in_use import VersionChoice
 from flow_engine.vocabulary import DECISIONS
 
 CLOSURE_HANDLER_TIMEOUT_S = 5.0
 NOT_HEARD = "the closure handler was not heard: "
 NO_ANSWER = "no usable answer: "
 MAX_CALLER_DATA_BYTES = 64 * 1024
-
-
-class VersionChoice(msgspec.Struct, frozen=True):
-    """Which version a new conversation runs on: by id, or by flow and tag. Ids have 1 to 512 characters."""
-
-    version_id: str | None = None
-    flow_id: str | None = None
-    tag: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +71,6 @@ class Conversations:
         self._transactor = transactor
         self._summariser = dependencies.summariser
         self._outbound = dependencies.outbound
-        self._erasures = Erasures(transactor, dependencies.archive)
 
     async def new_contact(
         self,
@@ -101,10 +91,9 @@ class Conversations:
             if before is not None and await self._goes_on(before, contact, heard):
                 runner, command = before, commands.RESUME
             else:
-                startable = await self._transactor.versions.to_start(
-                    *(conversation.tenant_id, choice.version_id, choice.flow_id, choice.tag),
-                    subject_of(contact.data, conversation.conversation_id),
-                )
+                subject = subject_of(contact.data, conversation.conversation_id)
+                versions = self._transactor.versions
+                startable = await versions.to_start(conversation.tenant_id, choice, subject)
                 if startable.rollout is not None:
                     mining = MiningState(rollout=startable.rollout)
                 command = commands.START
@@ -313,12 +302,6 @@ class Conversations:
         observer.count("handler_failures", reason=reason)
         observer.warn("handler_failed", reason=reason)
         return ClosureVerdict(False, reason, f"{NOT_HEARD}{message}")
-
-    async def erase(
-        self, conversation: ConversationRef, idempotency: IdempotencyKey | None = None
-    ) -> FinalReply:
-        """As `Erasures.erase`."""
-        return await self._erasures.erase(conversation, idempotency)
 
     async def _summary(
         self, runner: ConversationalFlowRunner, contact_id: str, contact: Contact, reason: str | None

@@ -11,14 +11,15 @@ from flow_engine.ports.jobs import Job
 from flow_engine.runtime.events import erasure_event
 from flow_engine.runtime.replies import ErasureReply
 from flow_engine.runtime.storage import Erasure
-from flow_engine.use_cases.transactor import ArchivedConversations, Transactor
+from flow_engine.use_cases.archiving import KeptJournal
+from flow_engine.use_cases.transactor import Transactor
 from flow_engine.values import utc_text
 
 
 class Erasures:
     """Raises RetryLater while a store is away."""
 
-    def __init__(self, transactor: Transactor, archive: ArchivedConversations) -> None:
+    def __init__(self, transactor: Transactor, archive: KeptJournal) -> None:
         self._memory = transactor.memory
         self._clock = transactor.clock
         self._archive = archive

@@ -33,6 +33,7 @@ from flow_engine.use_cases.history import History, fork_reply
 from flow_engine.use_cases.migrations import judge, mapping_by_id, mining_on, on_version
 from flow_engine.use_cases.transactor import Transactor
 from flow_engine.use_cases.transitions import Transition
+from flow_engine.use_cases.versions_in_use import VersionChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +191,8 @@ class Forks:
         self, runner: ConversationalFlowRunner, version_id: str, mapping: Mapping[str, str]
     ) -> ConversationalFlowRunner:
         """On another version of the flow, by the rules of a migration. Raises as `fork`."""
-        state, old = runner.loaded, runner.flow
-        new = (await self._transactor.versions.to_start(runner.session.tenant_id, version_id)).version.flow
+        state, old, versions = runner.loaded, runner.flow, self._transactor.versions
+        new = (await versions.to_start(runner.session.tenant_id, VersionChoice(version_id))).version.flow
         if new.flow_id != old.flow_id:
             raise LookElsewhere(
                 "version_unknown",

@@ -32,6 +32,7 @@ from flow_engine.runtime.runner import ConversationalFlowRunner
 from flow_engine.runtime.storage import JournalInput, LoadedConversation, ReplyTemplate
 from flow_engine.use_cases.transactor import Transactor
 from flow_engine.use_cases.transitions import Decision, Transition
+from flow_engine.use_cases.versions_in_use import VersionChoice
 from flow_engine.values import ValueRejected, canonical
 
 Fate = Literal["keep", "map", "cannot"]
@@ -159,8 +160,8 @@ class Migrations:
         """Report, and unless it is a dry run also move, the live conversations of a version. Raises
         LookElsewhere `version_unknown`, CorrectTheInput `body_invalid` for a mapping of unknown tasks."""
         versions = self._transactor.versions
-        old = (await versions.to_start(tenant_id, order.from_version_id)).version.flow
-        new = (await versions.to_start(tenant_id, order.to_version_id)).version.flow
+        old = (await versions.to_start(tenant_id, VersionChoice(order.from_version_id))).version.flow
+        new = (await versions.to_start(tenant_id, VersionChoice(order.to_version_id))).version.flow
         if old.flow_id != flow_id or new.flow_id != flow_id:
             raise errors.LookElsewhere("version_unknown", f"both versions must be of flow {flow_id!r}")
         if old.version_id == new.version_id:

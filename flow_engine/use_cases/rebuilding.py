@@ -23,10 +23,10 @@ from flow_engine.runtime.human_part import HumanReport
 from flow_engine.runtime.journal import JournalEntry
 from flow_engine.runtime.memory import MemoryWrite, ValueDescription
 from flow_engine.runtime.platform import Platform
-from flow_engine.use_cases.conversations import NO_ANSWER, NOT_HEARD, Conversations, VersionChoice
+from flow_engine.use_cases.conversations import NO_ANSWER, NOT_HEARD, Conversations
 from flow_engine.use_cases.dialogue import DialogueService, Utterance
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
-from flow_engine.use_cases.versions_in_use import Versions
+from flow_engine.use_cases.versions_in_use import VersionChoice, Versions
 
 
 class MemoryInHand:

@@ -31,7 +31,7 @@ from flow_engine.use_cases.rebuilding import Rerun, World
 from flow_engine.use_cases.recording_format import Heard, RecordedEntry, Recording
 from flow_engine.use_cases.recordings import state_of
 from flow_engine.use_cases.transitions import Decision, Transition
-from flow_engine.use_cases.versions_in_use import StartableVersion, VersionInUse
+from flow_engine.use_cases.versions_in_use import StartableVersion, VersionChoice, VersionInUse
 from flow_engine.values import JsonValue, ValueRejected, canonical
 from flow_engine.variables import VariableSpec
 
@@ -67,15 +67,8 @@ class FixedVersions:
     campaign_id: str
     instead: CompiledFlow | None = None
 
-    async def to_start(
-        self,
-        tenant_id: str,
-        version_id: str | None,
-        flow_id: str | None = None,
-        tag: str | None = None,
-        subject: str = "",
-    ) -> StartableVersion:
-        return StartableVersion(VersionInUse(self._found(version_id or ""), b""), self.campaign_id)
+    async def to_start(self, tenant_id: str, choice: VersionChoice, subject: str = "") -> StartableVersion:
+        return StartableVersion(VersionInUse(self._found(choice.version_id or ""), b""), self.campaign_id)
 
     async def pinned(self, tenant_id: str, version_id: str, wanted_hash: str) -> VersionInUse:
         return VersionInUse(self._found(wanted_hash, version_id), b"")
@@ -166,7 +159,8 @@ class Side:
             case "migration":
                 transactor = self._rerun.transactor
                 runner = await transactor.resume(self.conversation, self.world.state)
-                flow = (await transactor.versions.to_start(TENANT, str(request.get("to")))).version.flow
+                choice = VersionChoice(str(request.get("to")))
+                flow = (await transactor.versions.to_start(TENANT, choice)).version.flow
                 target = flow.task_named(str(entry.outcome.get("task"))) or flow.tasks.get(runner.task.id)
                 if target is not None:
                     named = {task: str(to) for task, to in as_object(request.get("mapping")).items()}

@@ -12,6 +12,7 @@ from flow_engine.ports.models import LanguageModel, ModelFailed, ask
 from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.runtime.storage import turns_of_contact
 from flow_engine.use_cases.transactor import Transactor
+from flow_engine.use_cases.versions_in_use import VersionChoice
 
 
 class ScorecardScores(TypedDict):
@@ -52,7 +53,7 @@ class Scoring:
         Raises LookElsewhere `version_unknown`, `conversation_unknown`, ReloadAndDecide `version_is_draft`,
         CallTheOperator `model_not_configured`, RetryLater `model_unavailable`: in 5 seconds.
         """
-        flow = (await self._transactor.versions.to_start(tenant_id, version_id)).version.flow
+        flow = (await self._transactor.versions.to_start(tenant_id, VersionChoice(version_id))).version.flow
         return [await self._of(flow, ConversationRef(tenant_id, each)) for each in conversation_ids]
 
     async def _of(self, flow: CompiledFlow, conversation: ConversationRef) -> ConversationScores:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from flow_engine.errors import FlowEngineError, ReloadAndDecide, unknown_conversation
 from flow_engine.idempotency import FinalReply, IdempotencyKey, KeptReply
@@ -29,27 +29,6 @@ QUIET_BYTES = 64 * 1024 * 1024
 """Of replies that a process keeps to answer with again."""
 
 
-class ArchivedConversations(Protocol):
-    """What is kept of conversations that are over, as an erasure sees it. Raises RetryLater
-    `flow_store_unavailable`."""
-
-    async def has(self, conversation: ConversationRef) -> bool: ...
-
-    async def remove(self, conversation: ConversationRef) -> None:
-        """It and what was forked from it, so that nothing of what it was until now comes back."""
-        ...
-
-
-class NoArchive:
-    """Implements `ArchivedConversations` where nothing is archived. Never raises."""
-
-    async def has(self, conversation: ConversationRef) -> bool:
-        return False
-
-    async def remove(self, conversation: ConversationRef) -> None:
-        return
-
-
 @dataclass(frozen=True, slots=True)
 class ConversationDependencies:
     """What the use cases are wired with. `debounce_s`: how long after a user turn it is read. In seconds.
@@ -65,7 +44,6 @@ class ConversationDependencies:
     debounce_s: float = 0.3
     observer: Observer = field(default_factory=Unobserved)
     quiet_bytes: int = QUIET_BYTES
-    archive: ArchivedConversations = field(default_factory=NoArchive)
 
 
 class Transactor:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from flow_engine.documents import content_hash, parse_json
 from flow_engine.errors import CallTheOperator, CorrectTheInput, LookElsewhere, RetryLater
 from flow_engine.ports.flow_store import DefinitionStore
@@ -42,16 +44,19 @@ class StartableVersion:
     rollout: Rollout | None = None
 
 
+class VersionChoice(msgspec.Struct, frozen=True):
+    """Which version a new conversation runs on: by id, or by flow and tag. Ids have 1 to 512 characters."""
+
+    version_id: str | None = None
+    flow_id: str | None = None
+    tag: str | None = None
+
+
 class Versions(Protocol):
     """The compiled versions that steps run on. Raises as `VersionsInUse`."""
 
     async def to_start(
-        self,
-        tenant_id: str,
-        version_id: str | None,
-        flow_id: str | None = None,
-        tag: str | None = None,
-        subject: str = "",
+        self, tenant_id: str, choice: VersionChoice, subject: str = ""
     ) -> StartableVersion: ...
 
     async def pinned(self, tenant_id: str, version_id: str, wanted_hash: str) -> VersionInUse: ...
@@ -83,21 +88,14 @@ class VersionsInUse:
         """How many versions are being compiled now, in threads."""
         return len(self._compiling)
 
-    async def to_start(
-        self,
-        tenant_id: str,
-        version_id: str | None,
-        flow_id: str | None = None,
-        tag: str | None = None,
-        subject: str = "",
-    ) -> StartableVersion:
+    async def to_start(self, tenant_id: str, choice: VersionChoice, subject: str = "") -> StartableVersion:
         """The version to start a conversation on, named by its id or by flow and tag (F6, F28); on which side
         of a split tag, follows from the `subject`. Raises LookElsewhere `version_unknown`, `flow_unknown`,
         `tag_unknown`, ReloadAndDecide `version_is_draft`. A first start takes seconds."""
-        rollout = None
+        rollout, version_id = None, choice.version_id
         if version_id is None:
-            flow_record = await self._flow_service.get_flow(tenant_id, flow_id or "")
-            entry = find_tag(flow_record, tag or "")
+            flow_record = await self._flow_service.get_flow(tenant_id, choice.flow_id or "")
+            entry = find_tag(flow_record, choice.tag or "")
             version_id = chosen_version(flow_record.flow_id, entry, subject)
             rollout = None if entry.split is None else Rollout(split_id=entry.split.split_id, tag=entry.tag)
         known = self._startable.get((tenant_id, version_id))

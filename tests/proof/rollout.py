@@ -26,9 +26,10 @@ from typing import Any
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import Job
 from flow_engine.runtime.commands import NewContact
-from flow_engine.use_cases.conversations import Conversations, VersionChoice
+from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.outcomes import share
 from flow_engine.use_cases.transactor import Transactor
+from flow_engine.use_cases.versions_in_use import VersionChoice
 from flows.sqlite_store import SqliteDatabase, SqliteFlowStore, SqliteVersionStore
 from memory.connection import connect
 from service.stores import FlowDatabase

@@ -20,11 +20,11 @@ from flow_engine.runtime.memory import MemoryWrite
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.runner import NewContact as AnnouncedContact
 from flow_engine.runtime.storage import ConversationMemory
-from flow_engine.use_cases.conversations import Conversations, VersionChoice
+from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService, Utterance
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
-from flow_engine.use_cases.versions_in_use import VersionsInUse
+from flow_engine.use_cases.versions_in_use import VersionChoice, VersionsInUse
 from memory.connection import RedisMemory, connect
 from service.settings import Settings
 from service.stores import new_id, open_flow_database

@@ -27,11 +27,11 @@ from flow_engine.runtime.kept import Kept
 from flow_engine.runtime.memory import MemoryWrite
 from flow_engine.runtime.platform import Platform
 from flow_engine.runtime.rendered import TaskTexts
-from flow_engine.use_cases.conversations import Conversations, VersionChoice
+from flow_engine.use_cases.conversations import Conversations
 from flow_engine.use_cases.dialogue import DialogueService, Utterance
 from flow_engine.use_cases.flow_service import FlowService
 from flow_engine.use_cases.transactor import ConversationDependencies, Transactor
-from flow_engine.use_cases.versions_in_use import VersionsInUse
+from flow_engine.use_cases.versions_in_use import VersionChoice, VersionsInUse
 from memory.connection import RedisMemory, connect
 from memory.held import HeldConversations
 from memory.keys import ConversationKeys

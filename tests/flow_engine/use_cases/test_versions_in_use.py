@@ -14,7 +14,7 @@ from fakeredis import FakeServer
 from flow_engine.errors import CallTheOperator, LookElsewhere, RetryLater
 from flow_engine.ports.flow_store import DefinitionStore, StoredVersion, VersionStore
 from flow_engine.use_cases.flow_service import FlowService
-from flow_engine.use_cases.versions_in_use import StartableVersion, VersionsInUse
+from flow_engine.use_cases.versions_in_use import StartableVersion, VersionChoice, VersionsInUse
 from memory.in_process import embedded
 from tests.api.harness import (
     Scene,
@@ -205,7 +205,7 @@ class TestTheDefinitionsKey:
             with pytest.raises(CallTheOperator, match="definition_lost"):
                 await versions.pinned("other", stored["versionId"], stored["contentHash"])  # F43
             with pytest.raises(LookElsewhere, match="version_unknown"):
-                await versions.to_start("other", "version-1", None, None)
+                await versions.to_start("other", VersionChoice("version-1"))
 
     async def test_more_versions_than_are_kept_compiled_still_run(self) -> None:
         documents = [clinic(_id=f"version-{number}") for number in range(5)]
@@ -219,7 +219,7 @@ class TestTheDefinitionsKey:
             versions = VersionsInUse(flow_service, scene.memory.definitions, capacity=2)
             for _ in range(2):
                 for number in range(5):
-                    found = await versions.to_start("default", f"version-{number}", None, None)
+                    found = await versions.to_start("default", VersionChoice(f"version-{number}"))
                     flow = found.version.flow
                     again = await versions.pinned("default", flow.version_id, flow.content_hash)
                     assert again.flow.version_id == f"version-{number}"  # F13
@@ -335,7 +335,10 @@ class TestCompiling:
         async with open_scene(clinic()) as scene:
             store = SecondReaderWaits(scene.flows.versions)
             versions = fresh(scene, versions=store)
-            early, late = (asyncio.ensure_future(versions.to_start("default", "version-1")) for _ in range(2))
+            early, late = (
+                asyncio.ensure_future(versions.to_start("default", VersionChoice("version-1")))
+                for _ in range(2)
+            )
             first = await early
             store.may_end.set()
             assert (await late).version is first.version
@@ -344,7 +347,10 @@ class TestCompiling:
     async def test_a_version_is_compiled_once_for_all_who_wait(self) -> None:  # A3
         async with open_scene(clinic()) as scene:
             versions = fresh(scene)
-            waiting = [asyncio.ensure_future(versions.to_start("default", "version-1")) for _ in range(3)]
+            waiting = [
+                asyncio.ensure_future(versions.to_start("default", VersionChoice("version-1")))
+                for _ in range(3)
+            ]
             while not versions.compiling:
                 await asyncio.sleep(0)
             waiting[0].cancel()
@@ -381,7 +387,9 @@ class TestManyAtOnce:
         async with open_scene(clinic()) as scene:
             definitions = CountedDefinitions(scene.memory.definitions)
             versions = fresh(scene, definitions=definitions)
-            startable = await asyncio.gather(*(versions.to_start("default", "version-1") for _ in range(20)))
+            startable = await asyncio.gather(
+                *(versions.to_start("default", VersionChoice("version-1")) for _ in range(20))
+            )
             assert len({id(each.version) for each in startable}) == 1
             assert (definitions.writes, versions.kept, versions.compiling) == (1, 1, 0)
             assert {each.campaign_id for each in startable} == {"campaign-1"}
@@ -389,7 +397,7 @@ class TestManyAtOnce:
     async def test_a_definition_is_read_once_for_all_who_go_on(self) -> None:  # F13
         async with open_scene(clinic()) as scene:
             await scene.started()
-            started = (await fresh(scene).to_start("default", "version-1")).version.flow
+            started = (await fresh(scene).to_start("default", VersionChoice("version-1"))).version.flow
             definitions = CountedDefinitions(scene.memory.definitions)
             versions = fresh(scene, definitions=definitions)
             wanted = ("default", "version-1", started.content_hash)
@@ -400,7 +408,7 @@ class TestManyAtOnce:
     async def test_a_failure_is_that_of_those_who_waited_for_it(self) -> None:  # F44
         async with open_scene(clinic()) as scene:
             await scene.started()
-            started = (await fresh(scene).to_start("default", "version-1")).version.flow
+            started = (await fresh(scene).to_start("default", VersionChoice("version-1"))).version.flow
             definitions = CountedDefinitions(scene.memory.definitions)
             versions = fresh(scene, definitions=definitions)
             wanted = ("default", "version-1", started.content_hash)
@@ -416,12 +424,14 @@ class TestManyAtOnce:
         async with open_scene(clinic()) as scene:
             store = SecondReaderWaits(scene.flows.versions)
             versions = fresh(scene, versions=store)
-            await versions.to_start("default", "version-1")  # the first read
-            early = asyncio.ensure_future(versions.to_start("default", "version-2"))
+            await versions.to_start("default", VersionChoice("version-1"))  # the first read
+            early = asyncio.ensure_future(versions.to_start("default", VersionChoice("version-2")))
             while store.reads < 2:
                 await asyncio.sleep(0)
             await scene.publish(clinic(_id="version-2"))
-            assert (await versions.to_start("default", "version-2")).version.flow.version_id == "version-2"
+            assert (
+                await versions.to_start("default", VersionChoice("version-2"))
+            ).version.flow.version_id == "version-2"
             store.may_end.set()
             await early
 
@@ -430,7 +440,8 @@ class TestManyAtOnce:
             await scene.publish(clinic(_id="version-2", globalPrompt="Another text."))
             versions = fresh(scene)
             first, second = [
-                (await versions.to_start("default", f"version-{number}")).version.flow for number in (1, 2)
+                (await versions.to_start("default", VersionChoice(f"version-{number}"))).version.flow
+                for number in (1, 2)
             ]
             assert second.content_hash != first.content_hash
             assert second.chart is first.chart
