@@ -73,12 +73,6 @@ class ConversationJournal(Protocol):
         """As `up_to`, of the newest entry."""
         ...
 
-    async def packed(self, conversation: ConversationRef) -> Sequence[ArchivedPart]:
-        """All that is kept, in parts that begin with a base or the first entry."""
-        ...
-
-    def unpacked(self, part: ArchivedPart) -> Sequence[JournalEntry]: ...
-
     async def up_to(self, conversation: ConversationRef, seq: int) -> Sequence[JournalEntry]:
         """The entry `seq` and those before it down to one with a base, or to the first, ascending. Empty
         where the entry is not kept."""
@@ -97,6 +91,12 @@ async def every_entry(
 
 class ReleasingJournal(ConversationJournal, Protocol):
     """One that need not keep what an archive has."""
+
+    async def packed(self, conversation: ConversationRef) -> Sequence[ArchivedPart]:
+        """All that is kept, in parts that begin with a base or the first entry."""
+        ...
+
+    def unpacked(self, part: ArchivedPart) -> Sequence[JournalEntry]: ...
 
     async def release(self, conversation: ConversationRef, seq: int, *, kept: timedelta) -> bool:
         """Lets go of all entries; the next one stands beside a base. Not, and False, where there are newer

@@ -108,12 +108,6 @@ class KeptJournal:
         released = await self._journal.released(conversation)
         return sys.maxsize if released is None else released
 
-    async def packed(self, conversation: ConversationRef) -> Sequence[ArchivedPart]:
-        return await self._journal.packed(conversation)
-
-    def unpacked(self, part: ArchivedPart) -> Sequence[JournalEntry]:
-        return self._journal.unpacked(part)
-
     async def _parts(
         self, conversation: ConversationRef, *, after: int = 0, at_most: int | None = None
     ) -> Sequence[ArchivedPart]:
