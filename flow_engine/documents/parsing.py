@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar, cast
 
@@ -17,10 +17,11 @@ from pydantic import ValidationError
 
 from flow_engine.documents.base import Document, ErrorBudget
 from flow_engine.documents.checks import DocumentLimits, ReviewEnvironment, check_version
-from flow_engine.documents.findings import findings_of
+from flow_engine.documents.findings import Place, findings_of
 from flow_engine.documents.model import FlowVersion
 from flow_engine.errors import CorrectTheInput, Finding, pointer
 from flow_engine.exact_numbers import may_exceed_64_bits
+from flow_engine.json_values import as_object
 from flow_engine.values import GREATEST_INT, LEAST_INT
 
 SET_BY_SERVER = frozenset(("_id", "conversationalFlowId", "createdAt", "createdBy"))
@@ -28,6 +29,8 @@ SET_BY_SERVER = frozenset(("_id", "conversationalFlowId", "createdAt", "createdB
 
 MAX_FINDINGS = 1000
 """Findings in one refusal: a hostile document of a megabyte could otherwise cause half a million."""
+_MOST_OF_POINTERS = 1_000_000
+"""Characters: a long name stands in the pointers of all that is below it."""
 
 # What is not JSON by itself is refused instead of turned into something that is.
 _PLAIN_JSON = (
@@ -166,30 +169,31 @@ def changed_by_reading(body: bytes) -> list[Finding]:
         ]
         return repeats[-1]
 
+    findings: list[Finding] = []
     try:
         root = json.loads(body, parse_int=_Integer, parse_float=str, object_pairs_hook=members)
+        found = _changed(root, ()) if repeats or may_exceed_64_bits(body) else ()
+        for place, code, message in islice(found, MAX_FINDINGS):
+            findings.append(Finding(pointer(*place), code, message))
+            if len(findings) * len(findings[-1].pointer) > _MOST_OF_POINTERS:
+                break
     except RecursionError:  # it is refused for its depth
         return []
-    waiting: list[tuple[object, str]] = [(root, "")] if repeats or may_exceed_64_bits(body) else []
-    findings: list[Finding] = []
-    while waiting and len(findings) < MAX_FINDINGS:
-        value, place = waiting.pop()
-        if isinstance(value, _Integer):
-            if not value.is_kept():
-                accepted = (
-                    f"integers from {LEAST_INT} to {GREATEST_INT} are kept exactly; write it as a string"
-                )
-                findings.append(Finding(place, "integer_too_large", accepted))
-        elif isinstance(value, dict):
-            if isinstance(value, _Repeating):
-                told = "given twice; accepted is one property of a name"
-                findings += (Finding(place + pointer(name), "duplicate_key", told) for name in value.repeated)
-            members_here = cast("dict[str, object]", value).items()
-            waiting += [(inner, place + pointer(name)) for name, inner in members_here]
-        elif isinstance(value, list):
-            items = cast("list[object]", value)
-            waiting += [(inner, place + pointer(number)) for number, inner in enumerate(items)]
     return findings
+
+
+def _changed(value: object, place: Place) -> Iterator[tuple[Place, str, str]]:
+    """What `changed_by_reading` tells, with the way to it."""
+    if isinstance(value, _Integer) and not value.is_kept():
+        told = f"integers from {LEAST_INT} to {GREATEST_INT} are kept exactly; write it as a string"
+        yield place, "integer_too_large", told
+    if isinstance(value, _Repeating):
+        told = "given twice; accepted is one property of a name"
+        yield from (((*place, name), "duplicate_key", told) for name in value.repeated)
+    inside = enumerate(cast("list[object]", value)) if isinstance(value, list) else as_object(value).items()
+    for part, inner in inside:
+        if isinstance(inner, _Integer | dict | list):
+            yield from _changed(cast("object", inner), (*place, part))
 
 
 class _Repeating(dict[str, object]):

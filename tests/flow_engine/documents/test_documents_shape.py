@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_engine.documents import DocumentLimits, content_hash, parse_json, parse_version
+from flow_engine.documents import (
+    DocumentLimits,
+    changed_by_reading,
+    content_hash,
+    parse_json,
+    parse_version,
+)
 from flow_engine.documents.parsing import check_shape
 from flow_engine.errors import CorrectTheInput
 from tests.flow_engine.documents import samples
@@ -160,6 +167,20 @@ class TestJson:
     )
     def test_a_decoded_document_that_is_no_json_is_refused(self, raw: object) -> None:  # F9
         assert refusal_of(parse_version, raw).code == "json_invalid"
+
+    @pytest.mark.parametrize(
+        ("item", "most_listed"), [(b"0", 1), (b'{"a":0,"a":1}', 51)], ids=["integers", "twice the same"]
+    )
+    def test_a_long_name_is_not_written_again_for_all_that_is_below_it(
+        self, item: bytes, most_listed: int
+    ) -> None:  # F2 F9
+        body = b'{"%s":[%s,12345678901234567890123]}' % (b"k" * 20_000, b",".join([item] * 4_000))
+        tracemalloc.start()
+        findings = changed_by_reading(body)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert 1 <= len(findings) <= most_listed
+        assert peak < 10_000_000
 
     def test_the_last_of_two_equal_properties_counts(self) -> None:  # F2
         assert parse_json(b'{"a": 1, "a": 2}') == {"a": 2}
