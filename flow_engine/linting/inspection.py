@@ -120,14 +120,15 @@ class Inspection(VersionGraph):
         written = (bit for v, bit in self._bits.items() if any(tool.may_write(v) for tool in tools))
         return sum(written, start=1 if tools else 0)
 
-    def writers(self, var_id: str) -> list[tuple[str, str]]:
-        """The tools that name the variable among what they write, as (task id, tool)."""
-        return [
-            (task_id, tool.tool_name)
-            for task_id, tools in self._chosen.items()
-            for tool in tools
-            if var_id in (tool.written or ())
-        ]
+    @cached_property
+    def writers(self) -> Mapping[str, Sequence[tuple[str, str]]]:
+        """By variable the tools that name it among what they write, as (task id, tool)."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for task_id, tools in self._chosen.items():
+            for tool in tools:
+                for var_id in tool.written or ():
+                    found.setdefault(var_id, []).append((task_id, tool.tool_name))
+        return found
 
     # --- conditions -----------------------------------------------------------------------------
 

@@ -73,10 +73,12 @@ def contradictions(inspection: Inspection) -> Findings:
 
 def without_effect(inspection: Inspection) -> Findings:
     """Conditions of connections that are not there, and what keeps no global task away."""
+    everywhere = frozenset(inspection.version.global_tasks)
     for number, task in enumerate(inspection.version.tasks):
+        connected = frozenset(task.connected_tasks)
         for index, excluded in enumerate(task.excluded_global_tasks):
-            is_global = excluded in inspection.version.global_tasks
-            if excluded in inspection.tasks and (not is_global or excluded in task.connected_tasks):
+            is_global = excluded in everywhere
+            if excluded in inspection.tasks and (not is_global or excluded in connected):
                 yield LintFinding(
                     pointer("tasks", number, "excludedGlobalTasks", index),
                     "value_ignored",

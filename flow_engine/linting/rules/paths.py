@@ -327,8 +327,9 @@ def _reasons(inspection: Inspection, task: Task, arrival: Arrival) -> Iterator[t
         if inspection.never_stored(variable):
             yield place, f"enum {quoted(variable.name)} has no value that could be stored"
         elif variable.by_tools and not written & inspection.bit_of(variable.id):
-            named = [f"{quoted(tool)} of {inspection.name(t)}" for t, tool in inspection.writers(variable.id)]
-            which = f" ({', '.join(named[:NAMED_AT_MOST])})" if named else ""
+            named = inspection.writers.get(variable.id, ())[:NAMED_AT_MOST]
+            told = ", ".join(f"{quoted(tool)} of {inspection.name(t)}" for t, tool in named)
+            which = f" ({told})" if told else ""
             kind = "custom" if variable.type == "custom" else "card number"
             lacking = "none that is selected writes it" if written else "none is selected"
             yield place, f"only a tool writes the {kind} {quoted(variable.name)}{which}, and {lacking}"

@@ -5,7 +5,7 @@ Errors here refuse a save: such a template could never be rendered.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from flow_engine.conditions.language import operand_text
 from flow_engine.documents import CourtesyMessageRandomParams, LocalizedText, Task, normalise_name
@@ -191,27 +191,28 @@ def localized_texts(inspection: Inspection) -> Findings:
             yield LintFinding(
                 place, "missing_translation", f"{what} are missing in {listed(missing)}, which is supported"
             )
-        for index, text in enumerate(texts):
-            yield from _unsupported(f"{place}/{index}/language", text.language, supported)
+        written = ((f"{place}/{index}/language", text.language) for index, text in enumerate(texts))
+        yield from _unsupported(written, supported)
 
 
 def speech_settings(inspection: Inspection) -> Findings:
     supported = _supported(inspection)
     audio = inspection.version.media_config.audio
-    for kind, config in (("stt", audio.stt), ("tts", audio.tts)):
-        for index, entry in enumerate((config.language_custom_config if config else None) or ()):
-            if entry.language is not None:
-                place = pointer("mediaConfig", "audio", kind, "languageCustomConfig", index, "language")
-                yield from _unsupported(place, entry.language, supported)
+    written = (
+        (pointer("mediaConfig", "audio", kind, "languageCustomConfig", index, "language"), entry.language)
+        for kind, config in (("stt", audio.stt), ("tts", audio.tts))
+        for index, entry in enumerate((config.language_custom_config if config else None) or ())
+        if entry.language is not None
+    )
+    yield from _unsupported(written, supported)
 
 
-def _unsupported(place: str, language: str, supported: set[str]) -> Findings:
-    if _letters(language) not in supported:
-        yield LintFinding(
-            place,
-            "unsupported_language",
-            f"{quoted(language)} is never spoken: 'supportedLanguages' has {listed(supported)}",
-        )
+def _unsupported(written: Iterable[tuple[str, str]], supported: set[str]) -> Findings:
+    told = listed(supported)
+    for place, language in written:
+        if _letters(language) not in supported:
+            reason = f"{quoted(language)} is never spoken: 'supportedLanguages' has {told}"
+            yield LintFinding(place, "unsupported_language", reason)
 
 
 def _supported(inspection: Inspection) -> set[str]:

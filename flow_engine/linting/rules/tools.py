@@ -5,7 +5,8 @@ call the same tool agree with one another.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from flow_engine.documents import Document, McpToolParametersMap, McpToolSelection, Task, Variable
 from flow_engine.documents.findings import listed, quoted
@@ -19,6 +20,28 @@ from flow_engine.vocabulary import FILLED_BY_AGENTS
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
 
 
+class Source(NamedTuple):
+    """A variable that a parameter comes from, and the first task in which it does. `members` are those of an
+    enum that can be stored, as messages list them in `told`; none of all else."""
+
+    variable: Variable
+    task_id: str
+    kind: str
+    members: frozenset[str | int | float]
+    told: str
+
+
+def _source(use: ToolParameterUse, variable: Variable) -> Source:
+    members = frozenset(usable_values(variable)) if variable.type == "enum" else frozenset[str]()
+    is_number = (
+        variable.type == "enum"
+        and variable.enum_values
+        and not any(isinstance(value, str) for value in variable.enum_values)
+    )
+    kind = "a number" if is_number else VALUE_KINDS[variable.type].handed_over
+    return Source(variable, use.task_id, kind, members, listed(map(str, members)))
+
+
 def agreement(inspection: Inspection) -> Findings:
     """The same parameter of the same tool should get the same kind of value everywhere."""
     by_parameter: dict[tuple[str, str, str], list[ToolParameterUse]] = {}
@@ -26,30 +49,29 @@ def agreement(inspection: Inspection) -> Findings:
         if use.parameter.assignment_strategy != "prompt":
             by_parameter.setdefault((use.server, use.tool, use.parameter.parameter_name), []).append(use)
     for (_, tool, name), uses in by_parameter.items():
-        from_variables = [(use, variable) for use in uses if (variable := use.variable) is not None]
-        if not from_variables:
+        sources: dict[str, Source] = {}
+        for use in uses:
+            if use.variable is not None and use.variable.id not in sources:
+                sources[use.variable.id] = _source(use, use.variable)
+        if not sources:
             continue
         what = f"parameter {quoted(name)} of {quoted(tool)}"
-        first, first_variable = from_variables[0]
-        wanted = _kind(first_variable)
+        first = next(iter(sources.values()))
         for use in uses:
             if use.variable is None:
-                yield from fixed_value(inspection, what, use, from_variables)
-            elif (kind := _kind(use.variable)) != wanted:
+                yield from fixed_value(inspection, what, use, sources.values())
+            elif (kind := sources[use.variable.id].kind) != first.kind:
                 yield LintFinding(
                     use.pointer,
                     "parameter_type_mismatch",
                     f"{what} gets {kind} from {quoted(use.variable.name)} ({use.variable.type}), "
-                    f"but {wanted} from {quoted(first_variable.name)} ({first_variable.type}) in "
+                    f"but {first.kind} from {quoted(first.variable.name)} ({first.variable.type}) in "
                     f"{inspection.name(first.task_id)}",
                 )
 
 
 def fixed_value(
-    inspection: Inspection,
-    what: str,
-    use: ToolParameterUse,
-    from_variables: Sequence[tuple[ToolParameterUse, Variable]],
+    inspection: Inspection, what: str, use: ToolParameterUse, sources: Iterable[Source]
 ) -> Findings:
     """At most one finding: the first place where a variable of another kind is passed. A fixed value is a
     text; one that spells a number or a boolean passes for it."""
@@ -60,35 +82,20 @@ def fixed_value(
         "boolean": value.strip().lower() in ("true", "false"),
         "date": any(character.isdigit() for character in value),
     }
-    for other, variable in from_variables:
-        elsewhere = f"in {inspection.name(other.task_id)} it comes from {quoted(variable.name)}"
-        if variable.type == "enum" and (members := usable_values(variable)):
-            if not any(
-                value == m if isinstance(m, str) else is_number and float(value) == m for m in members
-            ):
-                yield LintFinding(
-                    use.pointer,
-                    "fixed_value_not_in_enum",
-                    f"{what} is fixed to {quoted(value)}, but {elsewhere}, an enum of "
-                    f"{listed(map(str, members))}",
-                )
-                return
+    for variable, task_id, kind, members, told in sources:
+        if members:
+            code = "fixed_value_not_in_enum"
+            if value in members or (is_number and float(value) in members):
+                continue
+            fixed, wanted = quoted(value), f", an enum of {told}"
         elif not fits.get(variable.type, True):
-            yield LintFinding(
-                use.pointer,
-                "parameter_type_mismatch",
-                f"{what} is fixed to the text {quoted(value)}, but {elsewhere} ({variable.type}), "
-                f"which is {_kind(variable)}",
-            )
-            return
-
-
-def _kind(variable: Variable) -> str:
-    if variable.type == "enum" and variable.enum_values:
-        numbers = [not isinstance(value, str) for value in variable.enum_values]
-        if all(numbers):
-            return "a number"
-    return VALUE_KINDS[variable.type].handed_over
+            code = "parameter_type_mismatch"
+            fixed, wanted = f"the text {quoted(value)}", f" ({variable.type}), which is {kind}"
+        else:
+            continue
+        elsewhere = f"in {inspection.name(task_id)} it comes from {quoted(variable.name)}"
+        yield LintFinding(use.pointer, code, f"{what} is fixed to {fixed}, but {elsewhere}{wanted}")
+        return
 
 
 def never_written(inspection: Inspection) -> Findings:

@@ -255,3 +255,65 @@ def test_conditions_as_large_as_a_document_may_be_are_linted_in_seconds(raw: dic
     began = time.process_time()
     found(raw)
     assert time.process_time() - began < 8
+
+
+def _with_parameters(*assigned: tuple[str, str, int], **enum: list[Any]) -> dict[str, Any]:
+    """One tool, whose parameter `p` is assigned so often by the strategy and value."""
+    raw = sound_version()
+    raw["variables"] += [
+        {"_id": "e", "name": "e", "type": kind, "prompt": "x", "enumValues": values}
+        for kind, values in enum.items()
+    ]
+    raw["tasks"][BOOKING]["mcpToolSelection"][0]["selectedTools"][0]["toolParameters"] = [
+        {"parameterName": "p", "assignmentStrategy": strategy, "assignmentValue": value}
+        for strategy, value, times in assigned
+        for _ in range(times)
+    ]
+    return raw
+
+
+def _many_writers() -> dict[str, Any]:
+    raw = sound_version()
+    raw["variables"].append({"_id": "card", "name": "card", "type": "custom"})
+    raw["tasks"][WELCOME]["mcpToolSelection"][0]["selectedTools"] = [
+        {"toolName": "search", "writes": ["service"]}
+    ] * 9_000
+    raw["tasks"][BOOKING]["transitionParameters"] = [required("card")] * 9_000
+    return raw
+
+
+def _many_globals() -> dict[str, Any]:
+    raw = sound_version(globalTasks=["operator"] * 40_000 + ["welcome"])
+    raw["tasks"][BOOKING] |= {"connectedTasks": ["operator"], "excludedGlobalTasks": ["welcome"] * 40_000}
+    return raw
+
+
+def _many_languages() -> dict[str, Any]:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    languages = [a + b + c for a in letters for b in letters for c in letters]
+    raw = sound_version(supportedLanguages=["en-US", *languages])
+    messages = [{"language": "q", "text": ""}] * 1_500
+    raw["mediaConfig"]["text"]["courtesyMessageConfig"] = {
+        "provider": "random",
+        "timeout": 3,
+        "providerParams": {"messages": messages},
+    }
+    return raw
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        _with_parameters(("fixed", "1", 4_000), ("variable", "day", 4_000)),
+        _with_parameters(("fixed", "19999", 4_000), ("variable", "e", 1), enum=[*map(str, range(20_000))]),
+        _with_parameters(("variable", "e", 8_000), enum=[*range(40_000)]),
+        _many_writers(),
+        _many_globals(),
+        _many_languages(),
+    ],
+    ids=["parameters", "a long enum", "many numbers", "writers", "global tasks", "languages"],
+)
+def test_lists_as_long_as_a_document_may_hold_are_linted_in_one_pass(raw: dict[str, Any]) -> None:  # F9
+    began = time.process_time()
+    found(raw)
+    assert time.process_time() - began < 2
