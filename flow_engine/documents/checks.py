@@ -3,8 +3,8 @@
 What is only suspicious is found by `flow_engine/linting`. Drafts are not checked: they never run (F8).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from flow_engine.documents.findings import listed, quoted
@@ -75,13 +75,10 @@ def check_version(
                     "invalid_id",
                     f"must be a text of 1 to {LONGEST_ID} characters without '/', not {quoted(text)}",
                 )
-        for duration in durations_of(raw):
-            if not 0 <= duration.seconds <= LONGEST_S:
-                yield Finding(
-                    duration.pointer,
-                    "out_of_range",
-                    f"must be between 0 and {LONGEST_S} seconds (10 years), not {quoted(duration.seconds)}",
-                )
+        for seconds, place in durations_of(raw):
+            if not 0 <= seconds <= LONGEST_S:
+                told = f"must be between 0 and {LONGEST_S} seconds (10 years), not {quoted(seconds)}"
+                yield Finding(place, "out_of_range", told)
     references = references_of(raw)
     if references is None:
         return
@@ -207,10 +204,11 @@ def mandatory_channels(references: References) -> Iterator[Finding]:
 def unknown_tasks(references: References) -> Iterator[Finding]:
     if references.tasks is None:
         return
-    ids = _ids(task.identity for task in references.tasks)
-    if references.tasks and not ids:
+    identities = [task.identity for task in references.tasks]
+    ids = _ids(identities)
+    if identities and not ids:
         return  # that all ids are missing, as where they are written `id`, is told of each task already
-    known = _Known("task", "unknown_task", ids)
+    known = _Known("task", "unknown_task", ids, _named(identities))
     if references.first_task:
         yield from known.missing(references.first_task)
     yield from known.missing(*references.global_tasks)
@@ -220,7 +218,8 @@ def unknown_tasks(references: References) -> Iterator[Finding]:
 
 def unknown_variables(references: References) -> Iterator[Finding]:
     if references.variables is not None:
-        known = _Known("variable", "unknown_variable", _ids(references.variables))
+        variables = references.variables
+        known = _Known("variable", "unknown_variable", _ids(variables), _named(variables))
         for task in references.tasks or ():
             yield from known.missing(*task.variables)
 
@@ -266,21 +265,23 @@ def unknown_servers_and_tools(references: References) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _Known:
-    """The names that references of one kind may use."""
+    """The names that references of one kind may use; `named` are ids by the names that are no ids."""
 
     what: str
     code: str
     names: frozenset[str]
+    named: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def missing(self, *references: Reference) -> Iterator[Finding]:
         for reference in references:
-            if reference.text not in self.names:
-                wrong = (
-                    f"{quoted(reference.text)} is no {self.what}"
-                    if reference.text.strip()
-                    else f"no {self.what} is chosen, and one has to be"
-                )
-                yield Finding(reference.pointer, self.code, f"{wrong}; known: {self.alternatives}")
+            if reference.text in self.names:
+                continue
+            wrong = f"{quoted(reference.text)} is no {self.what}"
+            if not reference.text.strip():
+                wrong = f"no {self.what} is chosen, and one has to be"
+            elif (own_id := self.named.get(reference.text)) is not None:
+                wrong = f"{quoted(reference.text)} is the name of {quoted(own_id)}, and ids count here"
+            yield Finding(reference.pointer, self.code, f"{wrong}; known: {self.alternatives}")
 
     @cached_property
     def alternatives(self) -> str:
@@ -289,6 +290,10 @@ class _Known:
 
 def _ids(identities: Iterable[Identity]) -> frozenset[str]:
     return frozenset(identity.id.text for identity in identities if identity.id)
+
+
+def _named(identities: Iterable[Identity]) -> Mapping[str, str]:
+    return {each.name.text: each.id.text for each in identities if each.name and each.id}
 
 
 RULES: tuple[Callable[[References], Iterator[Finding]], ...] = (

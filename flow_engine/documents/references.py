@@ -96,14 +96,6 @@ class References:
     scorecards: tuple[ScorecardReferences, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """Seconds as the document has them, and where they stand."""
-
-    seconds: int | float
-    pointer: str
-
-
 def references_of(raw: object) -> References | None:
     """None for a draft: drafts are not checked. What does not tell whether it is one is checked as a version.
     `raw` is decoded JSON, whatever it holds."""
@@ -311,23 +303,19 @@ def identities_of(raw: object) -> Iterator[Reference]:
             yield identity
 
 
-def durations_of(raw: object) -> Iterator[Duration]:
-    """Time limits of closures, and timeouts of routings and approvals where they mean something. In seconds;
-    what is no number is passed over, since the schema's errors say so."""
+def durations_of(raw: object) -> Iterator[tuple[int | float, str]]:
+    """Time limits of closures, and timeouts of routings and approvals where they mean something, with their
+    pointers. In seconds; what is no number is passed over, since the schema's errors say so."""
     document = as_object(raw)
-    yield from _duration(as_object(document.get("closureConfig")), "conversationTimeLimit", "/closureConfig")
+    found = [(document, "closureConfig", "conversationTimeLimit", "")]
     for task, place in _objects(document, "tasks", ""):
-        closure, routing = as_object(task.get("closureConfig")), as_object(task.get("routingParameters"))
-        yield from _duration(closure, "conversationTimeLimit", f"{place}/closureConfig")
+        found.append((task, "closureConfig", "conversationTimeLimit", place))
         if task.get("type") in ROUTED_TYPES:
-            yield from _duration(routing, "timeout", f"{place}/routingParameters")
-            yield from _duration(task, "approvalTimeout", place)
-
-
-def _duration(owner: JsonObject, name: str, place: str) -> Iterator[Duration]:
-    value = owner.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        yield Duration(value, f"{place}/{name}")
+            found += [(task, "routingParameters", "timeout", place), (task, "", "approvalTimeout", place)]
+    for owner, within, name, place in found:
+        value = (as_object(owner.get(within)) if within else owner).get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield value, place + pointer(*filter(None, (within, name)))
 
 
 # --- tolerant reading -------------------------------------------------------------------------

@@ -107,6 +107,18 @@ class TestReferences:
             "'v3' is no API version; known: 'v1', 'v2'",
         ]
 
+    def test_a_name_in_place_of_an_id_is_told_the_id(self) -> None:  # F2 F4
+        raw = minimal_version(firstTask="Front desk")
+        raw["tasks"][0]["name"] = "Front desk"
+        raw["tasks"][1]["transitionParameters"] = [{"variableId": "a date", "required": True}]
+        with pytest.raises(CorrectTheInput) as refusal:
+            parse_version(raw)
+        told = [finding.message.partition(";")[0] for finding in refusal.value.findings]
+        assert told == [
+            "'Front desk' is the name of 'reception', and ids count here",
+            "'a date' is the name of 'var_date', and ids count here",
+        ]
+
 
 class TestIdentity:
     def test_ids_are_unique(self) -> None:  # F9
