@@ -115,9 +115,18 @@ def old_and_contested(inspection: Inspection) -> Findings:
 
 def checkpoints(inspection: Inspection) -> Findings:
     enabled_in: dict[str, list[str]] = {}
+    required = {checkpoint.id: checkpoint.required for checkpoint in inspection.version.checkpoints}
     for task in inspection.version.tasks:
         for checkpoint in task.enabled_checkpoints:
             enabled_in.setdefault(checkpoint.id, []).append(task.id)
+            given = checkpoint.required if "required" in checkpoint.model_fields_set else None
+            if given not in (None, required.get(checkpoint.id, given)):
+                yield LintFinding(
+                    inspection.place_of(checkpoint, "required"),
+                    "value_ignored",
+                    f"whether {quoted(checkpoint.name)} is required is told by 'checkpoints' of the version, "
+                    "where it is the other way",
+                )
     for number, checkpoint in enumerate(inspection.version.checkpoints):
         tasks = enabled_in.get(checkpoint.id, [])
         if not tasks:

@@ -618,6 +618,19 @@ def _(raw: JsonObject) -> None:
     raw["tasks"][OPERATOR]["suspendTranscription"] = None
 
 
+def _enabled(**required: bool) -> Change:
+    def change(raw: JsonObject) -> None:
+        named = {key: value for key, value in raw["checkpoints"][0].items() if key != "required"}
+        raw["tasks"][BOOKING]["enabledCheckpoints"] = [{**named, **required}]
+
+    return change
+
+
+@case("value_ignored", "/tasks/1/enabledCheckpoints/0/required", good=_enabled())
+def _(raw: JsonObject) -> None:
+    _enabled(required=False)(raw)  # that of the version is
+
+
 def _reading_along(**settings: object) -> Change:
     def change(raw: JsonObject) -> None:
         raw["aiHelpers"] = [{"name": "convMiner", **settings}, {"name": "other", "turns": "many"}]
