@@ -263,7 +263,7 @@ def _tasks(
     plans = map(runner.flow.task_named, every_of(wanted))
     ids = [plan.id for plan in plans if plan is not None]  # unknown ones were refused with the file
     names = {task_id: plan.name for task_id, plan in runner.flow.tasks.items()}
-    yield from _compare(key, wanted, ids, found, names, there)
+    yield from compared(key, wanted, ids, found, names, there)
 
 
 @_of_state
@@ -272,7 +272,7 @@ def _checkpoints(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iter
     ids = {name: id for id, name in names.items()} | {id: id for id in names}
     wanted, found = expected.checkpoints, runner.loaded.mining.checkpoints.keys()
     there = ", ".join(repr(names.get(id, id)) for id in found)
-    yield from _compare("checkpoints", wanted, [ids[name] for name in every_of(wanted)], found, names, there)
+    yield from compared("checkpoints", wanted, [ids[name] for name in every_of(wanted)], found, names, there)
 
 
 def _reachable_now(runner: ConversationalFlowRunner) -> Mapping[str, rules.ReachableTask]:
@@ -285,10 +285,10 @@ def _reachable_now(runner: ConversationalFlowRunner) -> Mapping[str, rules.Reach
 def _mcp_tools(expected: ExpectBody, runner: ConversationalFlowRunner) -> Iterator[str]:
     wanted, chosen = expected.mcp_tools, runner.task.document.mcp_tool_selection
     tools = [t.tool_name for c in chosen for t in c.selected_tools if runner.holds(t.when)]
-    yield from _compare("mcp_tools", wanted, every_of(wanted), tools, {}, listed(tools))
+    yield from compared("mcp_tools", wanted, every_of(wanted), tools, {}, listed(tools))
 
 
-def _compare(
+def compared(
     key: str,
     wanted: Names | None,
     ids: Collection[str],
@@ -297,8 +297,9 @@ def _compare(
     there: str,
 ) -> Iterator[str]:
     """`ids` are of what is wanted, as `found` has them."""
-    lacking = [names.get(item, item) for item in ids if item not in found]
-    extra = [names.get(item, item) for item in found if item not in ids]
+    asked_for, is_there = set(ids), set(found)
+    lacking = [names.get(item, item) for item in ids if item not in is_there]
+    extra = [names.get(item, item) for item in found if item not in asked_for]
     differences: list[str] = []
     if lacking:
         differences.append(f"not there: {listed(lacking)}")
@@ -345,7 +346,7 @@ def _variables(
     specs = map(runner.flow.variables.resolve, every_of(wanted))
     ids = [spec.id for spec in specs if spec is not None]
     names = {spec.id: spec.name for spec in runner.flow.variables}
-    yield from _compare(key, wanted, ids, found, names, listed(names[id] for id in found))
+    yield from compared(key, wanted, ids, found, names, listed(names[id] for id in found))
 
 
 @_of_state

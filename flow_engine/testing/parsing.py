@@ -4,7 +4,7 @@ Mistakes are of the text, of the shape, and of the names of tasks, variables and
 expected of.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import cast
@@ -162,9 +162,10 @@ def unknown_names(reading: Reading, flow: CompiledFlow) -> list[Mistake]:
 
 
 def _unknown_names(reading: Reading, flow: CompiledFlow) -> Iterator[Mistake]:
+    unknown_in = looking_for_unknown(flow)
     for number, scenario in _objects_of(reading.root.value, "scenarios"):
         for index, step in _objects_of(scenario, "steps"):
-            for key, code, message in unknown_in(sound_part(step.get("expect")), flow):
+            for key, code, message in unknown_in(sound_part(step.get("expect"))):
                 at: Path = ("scenarios", number, "steps", index, "expect", key)
                 yield Mistake(reading.root.line_of(at), pointer(*at), code, message)
 
@@ -184,29 +185,32 @@ def sound_part(expected: object) -> format.ExpectBody:
         return format.ExpectBody.model_construct()
 
 
-def unknown_in(expected: format.ExpectBody, flow: CompiledFlow) -> Iterator[tuple[str, str, str]]:
-    """The key, a code and a message for each name that the flow does not have. Empty when it has all."""
-    included = (tool for server in flow.document.mcp_servers for tool in server.included_tools)
-    tools = {tool.tool_name for tool in included if tool.tool_name is not None}
-    for key, names in named_by(expected).items():
-        if key in ("missing", "memory", "stale", "conflicts"):
-            code, what = "unknown_variable", "variable"
-            unknown = [name for name in names if flow.variables.resolve(name) is None]
-            known = [variable.name for variable in flow.variables]
-        elif key == "checkpoints":
-            code, what = "unknown_checkpoint", "checkpoint"
-            points = flow.document.checkpoints
-            known, ids = [point.name for point in points], {point.id for point in points}
-            unknown = [name for name in names if name not in ids and name not in known]
-        elif key == "mcp_tools":
-            code, what = "unknown_tool", "tool of an MCP server"
-            unknown, known = [name for name in names if name not in tools], sorted(tools)
-        else:
-            code, what = "unknown_task", "task"
-            unknown = [name for name in names if flow.task_named(name) is None]
-            known = [task.name for task in flow.tasks.values()]
-        for name in unknown:
-            yield key, code, f"the flow has no {what} {quoted(name)}; {nearest(name, known)}"
+def looking_for_unknown(
+    flow: CompiledFlow,
+) -> Callable[[format.ExpectBody], Iterator[tuple[str, str, str]]]:
+    """To be asked of expectations: the key, a code and a message for each name that the flow does not have.
+    What it has is listed once, for all of them."""
+    points, servers = flow.document.checkpoints, flow.document.mcp_servers
+    tools = {tool.tool_name for server in servers for tool in server.included_tools if tool.tool_name}
+    variable = ("variable", flow.variables.resolve, [variable.name for variable in flow.variables])
+    ids = {name: point.id for point in points for name in (point.name, point.id)}
+    kinds: Mapping[str, tuple[str, Callable[[str], object], Sequence[str]]] = {
+        **dict.fromkeys(("missing", "memory", "stale", "conflicts"), variable),
+        "checkpoints": ("checkpoint", ids.get, [point.name for point in points]),
+        "mcp_tools": ("tool", {name: name for name in tools}.get, sorted(tools)),
+    }
+    task = ("task", flow.task_named, [task.name for task in flow.tasks.values()])
+
+    def unknown_in(expected: format.ExpectBody) -> Iterator[tuple[str, str, str]]:
+        for key, names in named_by(expected).items():
+            what, found, known = kinds.get(key, task)
+            told = "tool of an MCP server" if what == "tool" else what
+            for name in names:
+                if found(name) is None:
+                    message = f"the flow has no {told} {quoted(name)}; {nearest(name, known)}"
+                    yield key, f"unknown_{what}", message
+
+    return unknown_in
 
 
 def named_by(expected: format.ExpectBody) -> Mapping[str, Iterable[str]]:

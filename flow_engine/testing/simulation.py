@@ -23,7 +23,7 @@ from flow_engine.runtime.compiled import CompiledFlow
 from flow_engine.testing import format
 from flow_engine.testing.bench import InstalledFlow
 from flow_engine.testing.expectations import Outcome, unexpected
-from flow_engine.testing.parsing import sound_part, unknown_in
+from flow_engine.testing.parsing import looking_for_unknown, sound_part
 from flow_engine.testing.running import Player
 from flow_engine.testing.yaml_text import MOST_MISTAKES, FileRejected, Mistake, Node, by_line, read_yaml
 from flow_engine.vocabulary import Channel
@@ -203,7 +203,7 @@ def mistakes_of(persona: Reading[Persona], flow: CompiledFlow) -> Sequence[Mista
             "unknown_name",
             message,
         )
-        for key, _, message in unknown_in(expected, flow)
+        for key, _, message in looking_for_unknown(flow)(expected)
     )
     return by_line([*persona.mistakes, *islice(unknown, MOST_MISTAKES)])
 

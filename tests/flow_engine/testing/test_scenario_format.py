@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from flow_engine.runtime.compiled import compile_flow
+from flow_engine.testing.expectations import compared
 from flow_engine.testing.format import (
     ChangeTask,
     EndContact,
@@ -16,9 +19,11 @@ from flow_engine.testing.format import (
     Remember,
     Say,
     Wait,
+    every_of,
 )
-from flow_engine.testing.parsing import read_scenarios
+from flow_engine.testing.parsing import read_scenarios, unknown_names
 from flow_engine.testing.yaml_text import FileRejected
+from tests.flow_engine.documents.samples import minimal_version
 from tests.flow_engine.testing.scene import CLAIM, mistakes
 
 
@@ -317,3 +322,25 @@ def test_tasks_and_variables_go_by_id_or_name(tmp_path: Path) -> None:  # F4 F5
 
 def test_every_expectation_is_a_field_with_a_meaning_of_its_own() -> None:
     assert len(ExpectBody.model_fields) == 21
+
+
+def test_what_a_flow_has_is_listed_once_for_all_expectations() -> None:  # F9
+    """Nine seconds before, in which a test over HTTP is not ended either."""
+    tools = [{"toolName": f"t{number}"} for number in range(8_000)]
+    server = {"name": "s", "url": "https://tools.example.com/s", "includedTools": tools}
+    flow = compile_flow(minimal_version(mcpServers=[server]), "hash")
+    steps = ["&a {expect: {mcp_tools: {includes: [t7]}}}", *["*a"] * 4_000]
+    reading = read_scenarios(f"scenarios: [{{name: a, steps: [{', '.join(steps)}]}}]".encode())
+    began = time.process_time()
+    assert unknown_names(reading, flow) == []
+    assert time.process_time() - began < 2
+
+
+def test_long_lists_of_names_are_compared_in_one_pass() -> None:  # F9
+    given = f"{{mcp_tools: [{', '.join(f't{number}' for number in range(20_000))}]}}"
+    step = steps_of(f"{{expect: {given}}}")[0]
+    assert isinstance(step, Expect)
+    names = every_of(step.expect.mcp_tools)
+    began = time.process_time()
+    assert list(compared("mcp_tools", step.expect.mcp_tools, names, names, {}, "")) == []
+    assert time.process_time() - began < 1
