@@ -109,13 +109,8 @@ def duplicates(references: References) -> Iterator[Finding]:
     for task in tasks:
         yield from _repeated((identity.id for identity in task.checkpoints), "duplicate_id")
     servers = [server.identity for server in references.servers or ()]
-    for identities in (
-        references.variables,
-        references.checkpoints,
-        servers,
-        references.reasons,
-        references.results,
-    ):
+    named = (references.variables, references.checkpoints, servers, references.reasons, references.results)
+    for identities in named:
         yield from _repeated((identity.name for identity in identities or ()), "duplicate_name")
 
 

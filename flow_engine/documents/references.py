@@ -118,10 +118,7 @@ def references_of(raw: object) -> References | None:
         else None,
         checkpoints=_identities(document, "checkpoints", "") if _has_list(document, "checkpoints") else None,
         servers=tuple(
-            ServerReferences(
-                identity=_identity(server, place),
-                tools=_names_of_tools(server, place),
-            )
+            ServerReferences(_identity(server, place), _names_of_tools(server, place))
             for server, place in _objects(document, "mcpServers", "")
         )
         if _has_list(document, "mcpServers")

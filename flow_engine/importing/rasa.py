@@ -44,15 +44,7 @@ _OWN_ACTIONS: Final[Mapping[str, str]] = {
     "action_trigger_chitchat": "Answer in your own words.",
 }
 """What Rasa does without a line of the project's, in words."""
-_SILENT: Final = frozenset(
-    {
-        "version",
-        "session_config",
-        "pipeline",
-        "policies",
-        "recipe",
-    }
-)
+_SILENT: Final = frozenset({"version", "session_config", "pipeline", "policies", "recipe"})
 _SLOT_IN_TEXT: Final = re.compile(r"(?<!\{)\{(\w+)\}(?!\})|\{\{\s*slots\.(\w+)\s*\}\}")
 """As Rasa writes it, and as its Jinja templates do."""
 

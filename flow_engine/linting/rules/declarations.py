@@ -183,20 +183,13 @@ def approvals(inspection: Inspection) -> Findings:
         entered = set(every if task.channels is None else task.channels).intersection(every)
         if "phone" in entered:
             place = pointer("tasks", number, "channels" if task.channels else "approval")
-            name = inspection.name(task.id)
-            yield (
-                LintFinding(
-                    place,
+            code, told = "approval_on_phone", "on the phone, where nothing can be read first"
+            if entered == {"phone"}:
+                code, told = (
                     "approval_never_decided",
-                    f"{name} can be entered on the phone only, where no text of it ever waits for a person",
+                    "on the phone only, where no text of it ever waits for a person",
                 )
-                if entered == {"phone"}
-                else LintFinding(
-                    place,
-                    "approval_on_phone",
-                    f"{name} can be entered on the phone, where nothing can be read first",
-                )
-            )
+            yield LintFinding(place, code, f"{inspection.name(task.id)} can be entered {told}")
 
 
 def negative_numbers(inspection: Inspection) -> Findings:
@@ -266,21 +259,18 @@ def multi_contact(inspection: Inspection) -> Findings:
 
 
 def time_limits(inspection: Inspection) -> Findings:
+    retention = inspection.version.retention
     for place, closure in _closures(inspection):
         limit = closure.conversation_time_limit
-        if closure.multi_contact and limit is not None and limit < SHORTEST_S:
+        if not closure.multi_contact or limit is None:
+            continue
+        if limit < SHORTEST_S:
             yield LintFinding(
                 f"{place}/conversationTimeLimit",
                 "short_time_limit",
                 f"a conversation ends after {limit} seconds, hardly time for another contact",
             )
-        retention = inspection.version.retention
-        if (
-            closure.multi_contact
-            and limit is not None
-            and retention is not None
-            and limit > retention.days * DAY_S
-        ):
+        if retention is not None and limit > retention.days * DAY_S:
             yield LintFinding(
                 f"{place}/conversationTimeLimit",
                 "retention_before_time_limit",

@@ -143,20 +143,12 @@ def main_languages(inspection: Inspection) -> Findings:
         written.append(("/defaultLanguage", version.default_language))
     for place, language in written:
         if not _BCP_47.fullmatch(language):
-            yield LintFinding(
-                place, "language_not_a_tag", f"{quoted(language)} is no language of BCP 47, such as 'en-US'"
-            )
-    # It can run: the default language is used, only no caller can ever be found to speak it. To add what is
-    # no tag would be no way out.
-    if version.default_language not in version.supported_languages and _BCP_47.fullmatch(
-        version.default_language
-    ):
-        yield LintFinding(
-            "/defaultLanguage",
-            "default_language_not_supported",
-            f"{quoted(version.default_language)} is not among 'supportedLanguages': "
-            f"{listed(version.supported_languages)}",
-        )
+            told = f"{quoted(language)} is no language of BCP 47, such as 'en-US'"
+            yield LintFinding(place, "language_not_a_tag", told)
+        elif place == "/defaultLanguage":
+            # It can run: it is used, only no caller can ever be found to speak it. No tag is no way out.
+            told = f"is not among 'supportedLanguages': {listed(version.supported_languages)}"
+            yield LintFinding(place, "default_language_not_supported", f"{quoted(language)} {told}")
     if version.system_prompts_language not in environment.system_prompt_languages:
         yield LintFinding(
             "/systemPromptsLanguage",
