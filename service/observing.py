@@ -82,7 +82,11 @@ SHARED_GAUGES: Mapping[str, str] = {
 """Those of the Redis that all share."""
 
 LAG_EVERY_S = 0.5
-BACKLOG_EVERY_S = 5.0
+LOOK_EVERY_S = 5.0
+JOBS_LATE_AFTER_S = 30.0
+JOBS_LATE = RetryLater(
+    "jobs_late", "background jobs have been due for half a minute: is there a worker, are there enough?"
+)
 ASK_AGAIN_S = 0.1
 
 _LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -251,6 +255,7 @@ class Watch:
         self._clock = clock
         self._pause = pause
         self._stopwatch = stopwatch
+        self._late = Outage(log, "jobs_wait", "jobs_wait_no_more")
         self._probes = (
             ("memory", ready, Outage(log, "memory_not_ready", "memory_ready_again")),
             ("flows", flows_ready, Outage(log, "flow_store_not_ready", "flow_store_ready_again")),
@@ -260,21 +265,13 @@ class Watch:
     async def running(self) -> AsyncGenerator[None]:
         """Measures until the block ends. Then the process is no longer listed: it has ended in order."""
 
-        async def lag() -> None:
+        async def again(look: Callable[[], Awaitable[None]], every_s: float) -> None:
             while True:
-                await self.measure_lag()
+                await look()
+                await self._pause(every_s)
 
-        async def backlog() -> None:
-            while True:
-                await self.measure_backlog()
-                await self._pause(BACKLOG_EVERY_S)
-
-        async def readiness() -> None:
-            while True:
-                await self.look_at_readiness()
-                await self._pause(BACKLOG_EVERY_S)
-
-        pending = {asyncio.create_task(each) for each in (lag(), backlog(), readiness())}
+        looks = again(self.measure_backlog, LOOK_EVERY_S), again(self.look_at_readiness, LOOK_EVERY_S)
+        pending = {asyncio.create_task(each) for each in (*looks, again(self.measure_lag, 0))}
         try:
             yield
         finally:
@@ -291,16 +288,20 @@ class Watch:
         self._observer.event_loop_lagged(max(0.0, self._stopwatch() - began - LAG_EVERY_S))
 
     async def measure_backlog(self) -> None:
-        """While the store is away the last figures stay. Ages in seconds. Never raises for a store that is
-        away or refuses."""
+        """Logs once that jobs wait, and once that they do no more. While the store is away the last figures
+        stay. Ages in seconds. Never raises for a store that is away or refuses."""
         now = self._clock.now()
         try:
             await self._operations.note_process(self._own, now)
-            backlog = await self._operations.backlog(now)
+            waiting, oldest_s, dead_letters = await self._operations.backlog(now)
         except (RetryLater, CallTheOperator):
             self._observer.count("store_errors", store="memory")
+            return
+        self._observer.backlog_is(waiting, oldest_s, dead_letters)
+        if oldest_s > JOBS_LATE_AFTER_S:
+            self._late.met(JOBS_LATE)
         else:
-            self._observer.backlog_is(*backlog)
+            self._late.ended()
 
     async def look_at_readiness(self) -> None:
         """Logs once what readiness would say, with the reason as the driver has it, and once that all is well

@@ -50,6 +50,7 @@ from api.tries import TryRoutes
 from flow_engine.errors import RetryLater
 from flow_engine.listening.conclusions import RuleSummariser
 from flow_engine.ports.clock import Clock, SystemClock
+from flow_engine.ports.jobs import DueJob
 from flow_engine.ports.models import LanguageModel, NoModel
 from flow_engine.ports.operations import ProcessKind
 from flow_engine.ports.outbound import OutboundSender
@@ -196,7 +197,8 @@ def build_service(
             stack.push_async_callback(model.aclose)
             await stack.enter_async_context(service.opened())
             with suppress(RetryLater):  # what was to be removed while nothing ran, or was known to nobody
-                await RedisJobSchedule(memory.driver).schedule(prune_due(clock.now() - timedelta(hours=1)))
+                missed = prune_due(clock.now() - timedelta(hours=1)).job
+                await RedisJobSchedule(memory.driver).schedule(DueJob(missed, clock.now()))
             await stack.enter_async_context(watch.running())
             yield
 

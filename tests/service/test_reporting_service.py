@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,19 @@ async def test_what_is_answered_with_5xx_becomes_a_dead_letter_and_holds_up_no_o
     assert (letter.job.kind, letter.job.conversation.conversation_id) == ("deliver", "conv-bad")
     assert (letter.attempts, letter.reason) == (2, "the webhook answered with status 500")
     assert heard.count("conv-bad") == 2
+
+
+async def test_nothing_has_waited_since_before_a_service_began(tmp_path: Path) -> None:  # F36, F41
+    began = datetime.now(UTC)
+    service = build_service(Settings(data_dir=tmp_path), host="127.0.0.1", port=8080)
+    transport = httpx.ASGITransport(app=service.app)
+    async with (
+        service.opened(),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http,
+    ):
+        backlog = (await http.get("/v1/operations")).json()["backlog"]
+    assert backlog["due"] == 1, "what was to be removed while nothing ran"
+    assert backlog["oldestS"] <= (datetime.now(UTC) - began).total_seconds()
 
 
 def test_a_webhook_without_a_secret_does_not_start(tmp_path: Path) -> None:  # F40

@@ -147,6 +147,23 @@ class TestStory:
             assert w.metric("store_errors_total", store="memory") == 1
             w.server.connected = True
 
+    async def test_that_nobody_does_the_jobs_is_logged_once_and_that_somebody_does(self) -> None:  # F41, F46
+        async with watched(clinic()) as w:
+            watch = Watch(w.observer, w.scene.memory.operations, OWN, w.scene.clock)
+            due = DueJob(Job("mine", ConversationRef("default", "conv-1")), w.scene.clock.now())
+            client = w.scene.memory.driver.client
+            await client.zadd(JOBS_KEY, {due.job.name: due_score(due.due_at)})
+            with structlog.testing.capture_logs() as logged:
+                for seconds in (30, 1, 5):
+                    w.scene.clock.advance(seconds=seconds)
+                    await watch.measure_backlog()
+                await client.delete(JOBS_KEY)
+                await watch.measure_backlog()
+        assert [(line["event"], line["log_level"]) for line in logged] == [
+            ("jobs_wait", "warning"),
+            ("jobs_wait_no_more", "info"),
+        ]
+
     async def test_why_the_store_is_not_ready_is_logged_once_and_that_it_is_again(self) -> None:  # F36, F46
         async with watched(clinic()) as w:
             memory = w.scene.memory
