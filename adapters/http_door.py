@@ -162,7 +162,9 @@ class Door(HttpToolsProtocol):
                 await app(scope, receive, send)
             except asyncio.CancelledError:  # by a server that stops: nobody else cancels it
                 if cycle.response_started:
-                    raise
+                    cycle.disconnected = True  # or uvicorn reports a bug, with a traceback for each reader
+                    self.transport.close()
+                    return
                 await send({"type": "http.response.start", "status": 503, "headers": STOPPING_HEADERS})
                 await send({"type": "http.response.body", "body": STOPPING})
 

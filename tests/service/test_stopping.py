@@ -61,20 +61,29 @@ async def large(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"x" * MORE_THAN_BUFFERS_TAKE})
 
 
+async def streamed(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    while True:
+        await send({"type": "http.response.body", "body": b"x" * 1024 * 1024, "more_body": True})
+
+
+@pytest.mark.parametrize(("app", "cut_off"), [(large, 0), (streamed, 1)])
 async def test_a_client_that_does_not_read_its_reply_holds_no_end_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # F42
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, app: Any, cut_off: int
+) -> None:  # F42, F46
     monkeypatch.setattr(running, "FINISHED_WITHIN_S", 0.2)
     listening = listen("127.0.0.1", 0)
-    server = uvicorn.Server(running.server_config(cast("Any", large)))
+    server = uvicorn.Server(running.server_config(app))
     serving = asyncio.create_task(server.serve([listening]))
     with socket.create_connection(listening.getsockname()) as client:
         client.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         async with asyncio.timeout(10):
-            while not server.server_state.total_requests:
+            while not (server.server_state.tasks or server.server_state.total_requests):
                 await asyncio.sleep(0.01)
             server.should_exit = True
             await serving
+    (told,) = caplog.records
+    assert (told.exc_info, told.getMessage()[:25]) == (None, f"Cancel {cut_off} running task(s),")
 
 
 class _Whole:
