@@ -203,9 +203,7 @@ class KeptCalls:
     read them, without the conversation's id."""
 
     def __init__(self, log: CallLog, operations: RedisOperations, observer: CountingObserver) -> None:
-        self._log = log
-        self._operations = operations
-        self._observer = observer
+        self._log, self._operations, self._observer = log, operations, observer
 
     async def write(self, record: ModelCallRecord) -> None:
         """Never raises for a store that is away or refuses: the attempt is not kept then."""
@@ -229,10 +227,6 @@ class KeptCalls:
             self._observer.count("store_errors", store="memory")
 
 
-async def _always_ready() -> None:
-    return
-
-
 class Watch:
     """Feeds the gauges that nothing counts into by itself, and says that this process lives and, in the log,
     why the memory is not `ready`, or the flow store. The lag twice a second, the others every 5 seconds."""
@@ -244,8 +238,8 @@ class Watch:
         own: OwnProcess,
         clock: Clock,
         *,
-        ready: Callable[[], Awaitable[None]] = _always_ready,
-        flows_ready: Callable[[], Awaitable[None]] = _always_ready,
+        ready: Callable[[], Awaitable[None]],
+        flows_ready: Callable[[], Awaitable[None]],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:

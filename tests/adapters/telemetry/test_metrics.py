@@ -49,6 +49,15 @@ def families() -> list[Metric]:
     return list(registry_of_serve().collect())
 
 
+async def always_ready() -> None:
+    return
+
+
+def watch_of(w: Watched, **given: Any) -> Watch:
+    probes: dict[str, Any] = {"ready": always_ready, "flows_ready": always_ready, **given}
+    return Watch(w.observer, w.scene.memory.operations, OWN, w.scene.clock, **probes)
+
+
 def family_name(metric: Metric) -> str:
     return metric.name + ("_total" if metric.type == "counter" else "")
 
@@ -134,7 +143,7 @@ class TestStory:
 
     async def test_what_waits_is_seen_with_its_age(self) -> None:  # F41
         async with watched(clinic()) as w:
-            watch = Watch(w.observer, w.scene.memory.operations, OWN, w.scene.clock)
+            watch = watch_of(w)
             await watch.measure_backlog()
             assert w.metric("jobs_waiting") == w.metric("jobs_oldest_seconds") == 0
             due = DueJob(Job("mine", ConversationRef("default", "conv-1")), w.scene.clock.now())
@@ -149,7 +158,7 @@ class TestStory:
 
     async def test_that_nobody_does_the_jobs_is_logged_once_and_that_somebody_does(self) -> None:  # F41, F46
         async with watched(clinic()) as w:
-            watch = Watch(w.observer, w.scene.memory.operations, OWN, w.scene.clock)
+            watch = watch_of(w)
             due = DueJob(Job("mine", ConversationRef("default", "conv-1")), w.scene.clock.now())
             client = w.scene.memory.driver.client
             await client.zadd(JOBS_KEY, {due.job.name: due_score(due.due_at)})
@@ -167,7 +176,7 @@ class TestStory:
     async def test_why_the_store_is_not_ready_is_logged_once_and_that_it_is_again(self) -> None:  # F36, F46
         async with watched(clinic()) as w:
             memory = w.scene.memory
-            watch = Watch(w.observer, memory.operations, OWN, w.scene.clock, ready=memory.ready)
+            watch = watch_of(w, ready=memory.ready)
             with structlog.testing.capture_logs() as logged:
                 for is_there in (True, False, False, True, True):
                     w.server.connected = is_there
@@ -185,7 +194,7 @@ class TestStory:
                 raise RetryLater("flow_store_unavailable", "away") from OSError("refused")
 
         async with watched(clinic()) as w:
-            watch = Watch(w.observer, w.scene.memory.operations, OWN, w.scene.clock, flows_ready=ready)
+            watch = watch_of(w, flows_ready=ready)
             with structlog.testing.capture_logs() as logged:
                 for _ in range(4):
                     await watch.look_at_readiness()
@@ -198,7 +207,7 @@ class TestStory:
     async def test_a_process_that_ends_in_order_is_listed_no_more(self, reachable: bool) -> None:  # F36
         async with watched(clinic()) as w:
             operations = w.scene.memory.operations
-            watch = Watch(w.observer, operations, OWN, w.scene.clock)
+            watch = watch_of(w)
             async with watch.running(), asyncio.timeout(10):
                 while not await operations.processes():
                     await asyncio.sleep(0.001)
@@ -214,7 +223,7 @@ class TestStory:
                 await pauses.get()
 
             operations = w.scene.memory.operations
-            watch = Watch(w.observer, operations, OWN, w.scene.clock, pause=pause)
+            watch = watch_of(w, pause=pause)
             await client.set(PROCESSES_KEY, "somebody else's")
             async with watch.running():
                 async with asyncio.timeout(10):
@@ -232,10 +241,7 @@ class TestStory:
             assert seconds == 0.5
 
         async with watched(clinic()) as w:
-            operations = w.scene.memory.operations
-            watch = Watch(
-                w.observer, operations, OWN, w.scene.clock, pause=pause, stopwatch=lambda: next(times)
-            )
+            watch = watch_of(w, pause=pause, stopwatch=lambda: next(times))
             await watch.measure_lag()
             assert w.metric("event_loop_lag_seconds_sum") == 0.25
 
