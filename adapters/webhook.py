@@ -39,9 +39,9 @@ class Webhook:
         self._rests_until: datetime | None = None
 
     async def send(self, conversation: dialogue.ConversationRef, event: bytes) -> None:
-        """Returns once the event, a JSON object, was taken: any 2xx within 5 seconds, whatever its body.
-        Raises ReceiverAway with the moment (UTC) until which it rests, or ReceiverRefused for any other
-        status."""
+        """Returns once the event, a JSON object, was taken: any 2xx that is whole within 5 seconds, whatever
+        its body. Raises ReceiverAway with the moment (UTC) until which it rests, or ReceiverRefused for any
+        other status."""
         now = self._clock.now()
         if (rest := self._rest_at(now)) is not None:
             raise delivery.ReceiverAway(rest)
