@@ -146,6 +146,7 @@ class Door(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if [name for name, _ in self.headers].count(b"host") > 1:  # RFC 9112, 3.2: whose request it is
+            self._refusal = problem(HTTPStatus.BAD_REQUEST, "http_invalid", "accepted is one Host header")
             raise httptools.HttpParserError("more than one Host")
         super().on_headers_complete()  # which raises for an address that cannot be read: of a head, then
         self._head_open, self._body_open = False, True
@@ -233,18 +234,20 @@ class Door(HttpToolsProtocol):
         self._stop_timer()
         if self.transport.is_closing():
             return
+        self.flow.resume_reading()
         if not self._any_request:
             self.transport.write(reply)
         else:
             cycle = self.cycle
-            nothing_sent = self._body_open and not cycle.response_started and not self.pipeline
-            if nothing_sent or (not self._body_open and cycle.response_complete):
+            if not self._body_open and not cycle.response_complete:
+                cycle.keep_alive = False  # it was asked whole: its reply is the last one
+                return
+            if not self._body_open or not (cycle.response_started or self.pipeline):
                 self.transport.write(reply)
             cycle.response_started = cycle.response_complete = cycle.disconnected = True
             cycle.message_event.set()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.flow.resume_reading()
         self._after(self.limits.linger_s, self.transport.close)
 
     def _after(self, seconds: float, action: Any) -> None:

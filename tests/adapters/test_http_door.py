@@ -172,12 +172,30 @@ async def test_requests_on_one_connection_are_counted_one_by_one() -> None:  # c
         assert reply.count(b"HTTP/1.1 200") == 5
 
 
-@pytest.mark.parametrize("request_sent", [b"\x16\x03\x01 hello\r\n\r\n", HEAD + b"Host: b\r\n\r\n"])
-async def test_what_is_no_http_is_told_so(request_sent: bytes) -> None:  # contract 12
+@pytest.mark.parametrize(
+    ("request_sent", "told"),
+    [
+        (b"\x16\x03\x01 hello\r\n\r\n", b"this is no HTTP request"),
+        (HEAD + b"Host: b\r\n\r\n", b"accepted is one Host header"),
+    ],
+)
+async def test_what_is_no_http_is_told_so(request_sent: bytes, told: bytes) -> None:  # contract 12
     async with behind_a_door(echo, LIMITS) as port:
         reply, _ = await sent(port, request_sent)
         assert reply.startswith(b"HTTP/1.1 400")
         assert b'"code":"http_invalid"' in reply
+        assert told in reply
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+async def test_what_comes_behind_a_whole_request_does_not_take_its_reply(requests: int) -> None:  # contract 12
+    """Such as the rest of a body whose length was counted in characters."""
+    whole = HEAD + b"content-length: 4\r\n\r\nbody"
+    async with behind_a_door(echo, LIMITS) as port:
+        reply, _ = await sent(port, whole * requests + b'"}', b"more")
+        assert reply.count(b"HTTP/1.1 200") == requests
+        assert reply.count(b"connection: close") == 1
+        assert reply.endswith(b"4\r\n0\r\n\r\n")
 
 
 @pytest.mark.parametrize("requests_before", [0, 1])
