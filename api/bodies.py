@@ -229,26 +229,14 @@ def memory_entries(body: bytes) -> Sequence[MemoryEntryBody | PlainEntry]:
     """Of a `MemoryBatch`, which alone refuses and says why: what is plainly one is read in a quarter of its
     time. Values are JSON, with each number that a float would change as an `InexactNumber`. Raises
     CorrectTheInput as `parse_body`."""
-    entries, exact = _read_batch(body), read_exactly(body)
-    if exact is None:
-        return entries
-    values = [entry["value"] for entry in cast("list[dict[str, object]]", exact)]
-    return [_holding(entry, value) for entry, value in zip(entries, values, strict=True)]
-
-
-def _holding(entry: MemoryEntryBody | PlainEntry, value: object) -> MemoryEntryBody | PlainEntry:
-    if isinstance(entry, PlainEntry):
-        return msgspec.structs.replace(entry, value=value)
-    return entry.model_copy(update={"value": value})
-
-
-def _read_batch(body: bytes) -> Sequence[MemoryEntryBody | PlainEntry]:
     if body.count(b"{") + body.count(b"[") <= _PLAIN_BRACKETS:
         try:
-            return _PLAIN_BATCH.decode(body)
+            entries = _PLAIN_BATCH.decode(body)
+            if read_exactly(body) is None:
+                return entries
         except (msgspec.MsgspecError, UnicodeDecodeError):
             pass
-    return parse_body(body, MemoryBatch)
+    return parse_body(body, MemoryBatch, exactly=True)
 
 
 class CreateFlow(Body):
@@ -324,11 +312,13 @@ _NO_JSON = {
 _Parsed = TypeVar("_Parsed")
 
 
-def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed]) -> _Parsed:
+def parse_body(body: bytes, shape: pydantic.TypeAdapter[_Parsed], *, exactly: bool = False) -> _Parsed:
     """Raises CorrectTheInput: `json_invalid` for what is no JSON, else `body_invalid` with every breach; the
-    first 100 are described."""
+    first 100 are described. `exactly`: a number that a float would change is an `InexactNumber`."""
     try:
-        return _validated(body, shape)
+        parsed = _validated(body, shape)
+        exact = read_exactly(body) if exactly else None
+        return parsed if exact is None else shape.validator.validate_python(exact)
     except pydantic.ValidationError as error:
         count = error.error_count()
         problems = list(first_problems(error, MOST_FINDINGS))

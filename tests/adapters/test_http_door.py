@@ -188,7 +188,7 @@ async def test_what_is_no_http_is_told_so(request_sent: bytes, told: bytes) -> N
 
 
 @pytest.mark.parametrize("requests", [1, 2])
-async def test_what_comes_behind_a_whole_request_does_not_take_its_reply(requests: int) -> None:  # contract 12
+async def test_what_comes_behind_a_whole_request_leaves_it_its_reply(requests: int) -> None:  # contract 12
     """Such as the rest of a body whose length was counted in characters."""
     whole = HEAD + b"content-length: 4\r\n\r\nbody"
     async with behind_a_door(echo, LIMITS) as port:
