@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from adapters.models.scripted import CallsTools, Says
+from flow_engine.ports.models import ToolCall
 from tests.docs.walkthrough import assert_shows, follow
 from tests.flow_engine.importing.originals import FOLDER, PACKAGE
+from tests.flow_engine.listening.talking import scripted_openai
 from tests.service_process import ROOT, running_service
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,6 +36,22 @@ def test_the_walkthrough_answers_what_the_readme_shows(service: str, tmp_path: P
 def test_the_tutorial_goes_as_it_says(service: str, tmp_path: Path) -> None:  # F6, F9, F27
     ran, compared = follow(TUTORIAL, service, tmp_path)
     assert (ran, compared) >= (10, 10)
+
+
+def test_the_agent_of_the_page_holds_a_conversation_with_a_model(
+    service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # F28-F31, F33
+    page = (ROOT / "docs" / "agent.md").read_text(encoding="utf-8")
+    moves = [CallsTools([ToolCall(name, "change_task", {"task": name})]) for name in ("order", "take order")]
+    with scripted_openai([Says("Hello!"), *moves, Says("Which tea?")]) as fake:
+        monkeypatch.setenv("OPENAI_BASE_URL", fake.base_url)
+        assert follow(page, service, tmp_path) == (1, 1)
+        *_, told = (request.body["messages"] for request in fake.requests)
+    assert [each["content"] for each in told[1:]][:3] == ["/start", "Hello!", "I'd like some tea, please"]
+    commands = [each["content"] for each in told if each["role"] == "user"][2:]
+    assert commands[0].startswith("/error there is no task 'order'")
+    assert commands[1:] == ["/start_task take order AIO"]
+    assert "## Current task" in told[0]["content"]
 
 
 def test_the_page_about_tries_works_as_it_is_written(service: str, tmp_path: Path) -> None:  # F22, F42
