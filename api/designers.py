@@ -37,12 +37,17 @@ from flow_engine.vocabulary import CHANNELS
 
 
 class FlowReply(TypedDict):
+    """`updatedAt` is of the flow itself, `savedAt` of the version that was saved last; `drafts` counts."""
+
     id: str
     name: str
     campaignId: str
     templateId: None
     updatedAt: str
     updatedBy: str
+    savedAt: str | None
+    savedBy: str | None
+    drafts: int
     tags: Sequence[TagReply]
 
 
@@ -268,6 +273,7 @@ class DesignerRoutes:
 
 
 def _flow(flow: FlowRecord) -> FlowReply:
+    newest = flow.versions[-1] if flow.versions else None
     return FlowReply(
         id=flow.flow_id,
         name=flow.name,
@@ -275,5 +281,8 @@ def _flow(flow: FlowRecord) -> FlowReply:
         templateId=None,
         updatedAt=utc_text(flow.updated_at),
         updatedBy=flow.updated_by,
+        savedAt=None if newest is None else utc_text(newest.created_at),
+        savedBy=None if newest is None else newest.created_by,
+        drafts=sum(entry.draft for entry in flow.versions),
         tags=[tag_reply(entry) for entry in flow.tags],
     )

@@ -314,9 +314,19 @@ async def test_a_flow_and_its_versions_are_listed_for_their_designers() -> None:
     async with open_scene() as scene:
         version = await scene.publish(clinic(), tag="production")
         (flow,) = (await scene.http.get("/v1/flows?campaignId=campaign-1")).json()
+        made = {"name": "Empty", "campaignId": "campaign-2", "updatedBy": "ada"}
+        empty_id = (await scene.post("/v1/flows", made)).json()["id"]
+        (empty,) = (await scene.http.get("/v1/flows?campaignId=campaign-2")).json()
+        await scene.post(f"/v1/flows/{empty_id}/versions", {"draft": True})
+        (drafted,) = (await scene.http.get("/v1/flows?campaignId=campaign-2")).json()
         rows = (await scene.http.get(f"/v1/flows/{flow['id']}/versions")).json()
     listed = {"name": "Clinic", "campaignId": "campaign-1", "templateId": None}
     assert of(flow, listed) == listed  # F27
+    assert [(each["drafts"], each["savedAt"]) for each in (flow, empty)] == [
+        (0, rows[0]["createdAt"]),
+        (0, None),
+    ]
+    assert (drafted["drafts"], drafted["savedBy"]) == (1, "local")
     assert {tag["tag"] for tag in flow["tags"]} == {"latest", "production"}
     assert all(tag["versionId"] == version for tag in flow["tags"])
     assert {row["tag"] for row in rows} == {"latest", "production"}

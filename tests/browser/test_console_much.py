@@ -80,7 +80,7 @@ def test_an_entry_that_comes_takes_nobody_away_who_has_looked_around(tmp_path: P
         console.was_clean()
 
 
-def test_what_a_list_of_flows_tells_of_each_is_asked_for_as_it_is_seen(tmp_path: Path) -> None:
+def test_a_list_of_flows_asks_for_no_flow_of_it(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         page, asked = console.page, list[str]()
         for number in range(60):
@@ -95,9 +95,8 @@ def test_what_a_list_of_flows_tells_of_each_is_asked_for_as_it_is_seen(tmp_path:
         expect(rows).to_have_count(62)
         expect(page.get_by_text("not published").first).to_be_visible()
         page.wait_for_load_state("networkidle")
-        assert 0 < len(asked) < 30, asked
-        page.get_by_role("row", name="Clinic").scroll_into_view_if_needed()
         expect(page.get_by_role("row", name="Clinic")).to_contain_text("1 draft")
+        assert asked == []
         console.was_clean()
 
 

@@ -66,7 +66,7 @@ function FirstVersion({ flowId }: { readonly flowId: string }): ReactNode {
   const queries = useQueryClient();
   const beginning = useMutation({
     mutationFn: () => saved(flowId, starter(say, language)),
-    onSuccess: () => void queries.invalidateQueries({ queryKey: ["flows", flowId] }),
+    onSuccess: () => void queries.invalidateQueries({ queryKey: ["flows"] }),
   });
   const open = ({ versionId }: { readonly versionId: string }): void =>
     void navigate(versionAddress(flowId, versionId));

@@ -6,9 +6,8 @@ import { useMoment, useText } from "../i18n";
 import { flowAddress } from "../shell/addresses";
 import { Badge, Button, Dialog, Field, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
-import { useSeen } from "../shell/seen";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
-import { type FlowRow, flowsQuery, useLiveConversations, versionsOf, versionsQuery } from "./queries";
+import { type FlowRow, flowsQuery, useLiveConversations } from "./queries";
 import "./flows.css";
 
 export default function FlowsPage(): ReactNode {
@@ -95,17 +94,13 @@ interface RowProps {
   readonly cut: boolean;
 }
 
-/** What the list of flows does not tell comes from the flow's versions: its drafts, and who saved last. */
 function Row({ flow, running, cut }: RowProps): ReactNode {
   const say = useText("flows");
   const moment = useMoment();
-  const [seen, watched] = useSeen();
-  const versions = versionsOf(useQuery({ ...versionsQuery(flow.id), enabled: seen }).data ?? []);
-  const drafts = versions.filter((version) => version.draft).length;
-  const [newest] = versions;
-  const last = newest !== undefined && newest.createdAt > flow.updatedAt ? newest : undefined;
+  const { savedAt, savedBy, updatedAt, updatedBy } = flow;
+  const saved = savedAt !== null && savedAt > updatedAt;
   return (
-    <tr ref={watched}>
+    <tr>
       <td>
         <Link className="flow-name" to={flowAddress(flow.id)}>
           {flow.name}
@@ -120,7 +115,7 @@ function Row({ flow, running, cut }: RowProps): ReactNode {
               {tag.tag}
             </Badge>
           ))}
-          {drafts > 0 ? <Badge tone="warn">{say("drafts", { count: drafts })}</Badge> : null}
+          {flow.drafts > 0 ? <Badge tone="warn">{say("drafts", { count: flow.drafts })}</Badge> : null}
           {running > 0 ? (
             <Badge tone="good">{say(cut ? "runningOrMore" : "running", { count: running })}</Badge>
           ) : null}
@@ -128,8 +123,8 @@ function Row({ flow, running, cut }: RowProps): ReactNode {
       </td>
       <td className="quiet">
         {say("changedBy", {
-          when: moment(last?.createdAt ?? flow.updatedAt),
-          who: last?.createdBy ?? flow.updatedBy,
+          when: moment(saved ? savedAt : updatedAt),
+          who: (saved ? savedBy : null) ?? updatedBy,
         })}
       </td>
     </tr>
