@@ -104,6 +104,7 @@ lock:
 	$(PYTHON) -m venv .venv
 
 .venv/run.stamp: requirements.lock pyproject.toml | .venv/bin/python
+	@echo "Installing packages, this time only: some minutes on a slow machine or line ..."
 	@test -e .venv/dev.stamp || $(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
