@@ -242,7 +242,7 @@ class ConversationTools:
             arguments = call.parse(_SET_MEMORY)
         except CorrectTheInput as refused:
             raise await with_others(refused, self._judge(call, refused)) from None
-        writes = _writes(arguments, call.exact)
+        writes = _writes(arguments if call.exact is None else _SET_MEMORY.validate_python(call.exact))
         answer = await self._put(call.conversation(arguments), writes, call.idempotency(arguments))
         written = cast("MemoryWritten", orjson.loads(answer.body))
         count, revision = len(arguments.entries), written["memoryRevision"]
@@ -272,25 +272,22 @@ class ConversationTools:
         except (orjson.JSONDecodeError, ValidationError):
             return
         if sound:
-            writes = dict(zip(sound, _writes(arguments, None), strict=True))
+            writes = dict(zip(sound, _writes(arguments), strict=True))
             await self._put(call.conversation(arguments), [writes.get(at) for at in range(len(entries))])
 
 
-def _writes(arguments: SetMemoryArguments, exact: object | None) -> list[MemoryWrite]:
-    values = [entry.value for entry in arguments.entries]
-    if exact is not None:
-        values = [entry["value"] for entry in cast("list[dict[str, object]]", as_object(exact)["entries"])]
+def _writes(arguments: SetMemoryArguments) -> list[MemoryWrite]:
     return [
         MemoryWrite(
             var=entry.var_id,
-            value=cast("JsonValue", value),
+            value=cast("JsonValue", entry.value),
             contact_id=arguments.contact_id,
             updated_by=arguments.updated_by,
             description_for_llm=None
             if entry.description_for_llm is None
             else tuple(ValueDescription(part.name, part.value) for part in entry.description_for_llm),
         )
-        for entry, value in zip(arguments.entries, values, strict=True)
+        for entry in arguments.entries
     ]
 
 
