@@ -71,7 +71,7 @@ class AgentRoutes:
         self._dialogue = dialogue
 
     async def new_contact(self, call: Call) -> Response:
-        body = call.parse(_NEW_CONTACT, exactly=True)
+        body = call.parse(_NEW_CONTACT)
         answer = await self._conversations.new_contact(
             call.conversation(body.conversation_id, body.contact_id),
             NewContact(body.contact_id, body.channel, body.tenant, body.contact, body.language),
@@ -107,7 +107,7 @@ class AgentRoutes:
         )
 
     async def utterance(self, call: Call) -> Response:
-        body = call.parse(_UTTERANCE, exactly=True)
+        body = call.parse(_UTTERANCE)
         return answer_response(
             await self._dialogue.utterance(
                 call.conversation(body.conversation_id, body.contact_id),
@@ -325,7 +325,7 @@ class CtiIntake:
                     ended = _told_of(job, end)
                     await self._conversations.end_contact(ended, end.contact_id, end.reason)
                 case b"utterance":
-                    said = bodies.parse_body(body, _UTTERANCE, exactly=True)
+                    said = bodies.parse_body(body, _UTTERANCE)
                     await self._dialogue.utterance(
                         _told_of(job, said), bodies.utterance_of(said), takes_command=False
                     )

@@ -93,8 +93,8 @@ class Call(msgspec.Struct, frozen=True):
         query: bytes = self.scope["query_string"]
         return QueryParams(query).get(name) if query else None
 
-    def parse(self, shape: TypeAdapter[_Parsed], *, exactly: bool = False) -> _Parsed:
-        return parse_body(self.body, shape, exactly=exactly)
+    def parse(self, shape: TypeAdapter[_Parsed]) -> _Parsed:
+        return parse_body(self.body, shape)
 
     def conversation(self, conversation_id: str, contact_id: str | None = None) -> ConversationRef:
         """The conversation of this caller's tenant; from here on its ids stand in every log line."""

@@ -260,25 +260,19 @@ class TestNumbersAndTexts:
             assert (await dump(scene))["memoryRevision"] == 0
             assert (await put(scene, raw_entry("var_string", f'"{number}"'))).status_code == 200
 
-    @pytest.mark.parametrize("size", ["short", "long"])
-    async def test_nor_is_it_rounded_in_what_comes_beside_the_memory(self, size: str) -> None:
-        """Data of a contact, and the parts of a system message."""
-        ids = f'"contactId":"call-1","conversationId":"conv-{size}"'
-        facts = f'{{"rest":"{"x" * 9_000 if size == "long" else ""}","at":[45.12345678901234567]}}'
+    async def test_what_is_known_of_a_contact_may_have_more_digits_than_a_float(self) -> None:
+        """No value of a variable: a division of another system refuses nobody's call."""
+        facts = '{"rate":3.3333333333333333,"at":[45.12345678901234567]}'
+        ids = '"contactId":"call-1","conversationId":"conv-1"'
         version = '"conversationalFlowVersionId":"version-1","channel":"phone"'
         said = f'"messageId":"m-1","ts":"2026-01-15T09:31:00Z","type":"system","src":"bot","body":{facts}'
-        sent = [
-            ("handle-new-contact", f'{{{ids},{version},"contact":{facts},"tenant":{facts}}}'),
-            ("handle-utterance", f"{{{ids},{said}}}"),
-        ]
         async with open_scene(clinic()) as scene:
-            places: list[str] = []
-            for route, body in sent:
+            for route, body in (
+                ("handle-new-contact", f'{{{ids},{version},"contact":{facts},"tenant":{facts}}}'),
+                ("handle-utterance", f"{{{ids},{said}}}"),
+            ):
                 reply = await scene.http.post(f"/v1/{route}", content=body.encode())
-                assert (reply.status_code, reply.json()["code"]) == (422, "body_invalid")  # F21
-                assert "at most 15 significant digits" in reply.text
-                places += [error["pointer"] for error in reply.json()["errors"]]
-            assert places == ["/tenant", "/contact", "/body"]
+                assert reply.status_code == 200, reply.text  # F21
 
     @pytest.mark.parametrize(
         "number",
