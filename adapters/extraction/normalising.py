@@ -10,7 +10,7 @@ are words. Articles that are also "one" stay words.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from typing import Protocol, cast
 
@@ -111,19 +111,17 @@ def normalise(text: str, vocabulary: Vocabulary) -> str:
 def _with_digits(text: str, vocabulary: Vocabulary, patterns: _Patterns) -> str:
     """Number words become digits; an ordinal only beside a month or after "the", see above."""
     words = vocabulary.words
-    no_numbers = [found.span() for found in patterns.not_numbers.finditer(text)]
+    parts: list[str] = _TOKEN.findall(text)
+    if not any(_may_begin(part, vocabulary) for part in parts):
+        return text
+    no_numbers = {place for found in patterns.not_numbers.finditer(text) for place in range(*found.span())}
     stay = {*words.articles, *words.zero}
-    tokens = [
-        _Token(
-            words.respelled.get(found.group(), found.group()),
-            found.group() in stay or any(start <= found.start() < end for start, end in no_numbers),
-        )
-        for found in _TOKEN.finditer(text)
-    ]
-    parts = _TOKEN.findall(text)
     starts = list(accumulate(map(len, parts), initial=0))
-    found = cast(list[_Found], text_to_num.find_numbers(tokens, vocabulary.code, threshold=0))
-    for number in reversed(found):
+    tokens = [
+        _Token(words.respelled.get(part, part), part in stay or start in no_numbers)
+        for part, start in zip(parts, starts, strict=False)
+    ]
+    for number in reversed(_found(tokens, vocabulary)):
         start, end = starts[number.start], starts[number.end]
         if not number.is_ordinal:
             text = text[:start] + number.text + text[end:]
@@ -132,3 +130,13 @@ def _with_digits(text: str, vocabulary: Vocabulary, patterns: _Patterns) -> str:
         ) or patterns.after_ordinal.match(text, end):
             text = f"{text[:start]}{int(number.value)}º{text[end:]}"
     return text
+
+
+@lru_cache(maxsize=8192)  # most of what is said are a few thousand words
+def _may_begin(word: str, vocabulary: Vocabulary) -> bool:
+    """Whether a number can: one that is no number alone only goes on with one."""
+    return bool(_found([_Token(vocabulary.words.respelled.get(word, word), False)], vocabulary))
+
+
+def _found(tokens: list[_Token], vocabulary: Vocabulary) -> list[_Found]:
+    return cast(list[_Found], text_to_num.find_numbers(tokens, vocabulary.code, threshold=0))

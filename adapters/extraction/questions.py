@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from adapters.extraction.vocabulary import LANGUAGES, Vocabulary, anywhere, fold
+from adapters.extraction.vocabulary import LANGUAGES, Phrases, Vocabulary, anywhere, fold
 from adapters.extraction.vocabulary import vocabulary as tables_of
 from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import VariableType
 
 _WORD = re.compile(r"[^\W\d_]+")
 _SENTENCE = re.compile(r"[^.?!;]+[.?!;]*")
+_RUN, _ONE_WORD = re.compile(r"\w+"), re.compile(r"\w+\*?")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
 _PART = re.compile(r"[.;:,()]")
 _NEGATED = re.compile(r"\s*(?:non|not|no|never|nunca|mai)\b")
@@ -199,16 +200,30 @@ def _stop_words() -> frozenset[str]:
 
 
 @cache
-def _topic_words() -> dict[str, tuple[re.Pattern[str], ...]]:
+def _topic_words() -> Mapping[str, Phrases]:
     """A flow's prompts and its conversations may be in different languages, so the three count together."""
     every = [tables_of(code).topics for code in LANGUAGES]
-    return {name: tuple(anywhere(topics[name].words) for topics in every) for name in every[0]}
+    return {name: tuple(phrase for topics in every for phrase in topics[name].words) for name in every[0]}
+
+
+@lru_cache(maxsize=8192)  # people speak of a flow's matter in the same few thousand words
+def _topics_of_word(word: str) -> frozenset[str]:
+    return frozenset(name for name, phrases in _topic_words().items() if anywhere(phrases).search(word))
+
+
+@cache
+def _topics_of_several_words() -> Mapping[str, Phrases]:
+    several = {
+        name: tuple(phrase for phrase in phrases if not _ONE_WORD.fullmatch(phrase))
+        for name, phrases in _topic_words().items()
+    }
+    return {name: phrases for name, phrases in several.items() if phrases}
 
 
 def topics_of(text: str) -> frozenset[str]:
-    return frozenset(
-        name for name, patterns in _topic_words().items() if any(pattern.search(text) for pattern in patterns)
-    )
+    several = _topics_of_several_words()
+    said = (name for name, phrases in several.items() if anywhere(phrases).search(text))
+    return frozenset(said).union(*map(_topics_of_word, _RUN.findall(text)))
 
 
 @cache
