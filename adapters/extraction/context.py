@@ -2,11 +2,11 @@
 back, refused, one of two, no answer at all."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from enum import IntEnum
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Literal
 
@@ -71,9 +71,9 @@ class Fit(IntEnum):
     """The words around it are the variable's."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Turn:
-    """What all variables of a request are weighed against."""
+    """What all variables of a request are weighed against; what not all of them need is found when it is."""
 
     text: str
     tables: Vocabulary
@@ -81,8 +81,11 @@ class Turn:
     profiles: Sequence[Profile]
     asked_ids: frozenset[str]
     today: date
-    topics: frozenset[str]
-    days: Sequence[Mention]
+    days: Callable[[], Sequence[Mention]]
+    """Those that are mentioned."""
+    _clauses: dict[tuple[int, int], tuple[int, int]] = field(
+        default_factory=dict[tuple[int, int], tuple[int, int]]
+    )
     _scores: dict[tuple[str, int], tuple[Fit, int]] = field(
         default_factory=dict[tuple[str, int], tuple[Fit, int]]
     )
@@ -92,6 +95,10 @@ class Turn:
 
     def is_asked(self, profile: Profile) -> bool:
         return profile.spec.id in self.asked_ids
+
+    @cached_property
+    def topics(self) -> frozenset[str]:
+        return topics_of(self.text)
 
     @property
     def is_open(self) -> bool:
@@ -159,14 +166,15 @@ class Turn:
     def words_behind(self, mention: Mention) -> Sequence[str]:
         """Up to three words of the clause behind the mention, before any digit and any day: the night of
         Saturday is not one of so many."""
-        _, end = clause(self.text, mention.start, mention.end, self.tables)
-        end = min((day.start for day in self.days if mention.end <= day.start < end), default=end)
-        text = re.split("[0-9]", self.text[mention.end : min(end, mention.end + _REACH)])[0]
+        end = min(self.clause(mention)[1], mention.end + _REACH)
+        if _WORD.search(self.text, mention.end, end):
+            end = min((day.start for day in self.days() if mention.end <= day.start < end), default=end)
+        text = re.split("[0-9]", self.text[mention.end : end])[0]
         return _WORD.findall(text)[:_SUPPORT_WORDS]
 
     def words_ahead(self, mention: Mention) -> Sequence[str]:
         """Up to three words of the clause before the mention, behind any digit."""
-        start, _ = clause(self.text, mention.start, mention.end, self.tables)
+        start, _ = self.clause(mention)
         text = re.split("[0-9]", self.text[max(start, mention.start - _REACH) : mention.start])[-1]
         return _WORD.findall(text)[-_SUPPORT_WORDS:]
 
@@ -178,7 +186,7 @@ class Turn:
         plain_no = _patterns(self.tables).plain_no
         if right_before(turns.negations).search(lead) or plain_no.match(self.text, mention.end):
             return True
-        begin, end = clause(self.text, mention.start, mention.end, self.tables)
+        begin, end = self.clause(mention)
         refused = turns.refusals
         if mention.kind == "date":
             if anywhere(turns.undecided).search(self.text):
@@ -189,6 +197,26 @@ class Turn:
         ):
             refused = (*refused, *turns.busy)
         return anywhere(refused).search(self.text, begin, end) is not None
+
+    def is_former(self, mention: Mention) -> bool:
+        """Whether its clause is about an earlier occasion: "last time I came on the 2nd"."""
+        turns = self.tables.turns
+        phrases = turns.formerly if mention.kind == "number" else (*turns.formerly, *turns.done)
+        return anywhere(phrases).search(self.text, *self.clause(mention)) is not None
+
+    def clause(self, mention: Mention) -> tuple[int, int]:
+        """Where the clause around it begins and ends, in characters."""
+        place = (mention.start, mention.end)
+        if place not in self._clauses:
+            self._clauses[place] = self._clause(*place)
+        return self._clauses[place]
+
+    def _clause(self, start: int, end: int) -> tuple[int, int]:
+        breaks = _patterns(self.tables).clause_break
+        least, most = max(0, start - _LONGEST_CLAUSE), min(len(self.text), end + _LONGEST_CLAUSE)
+        begin = max((found.end() for found in breaks.finditer(self.text, least, start)), default=least)
+        after = breaks.search(self.text, end, most)
+        return begin, after.start() if after else most
 
     def own(self, profile: Profile, mentions: Sequence[Mention], *, strict: bool) -> Sequence[Mention]:
         """Without what is another person's, where something is the user's own; with `strict` in any case. A
@@ -240,7 +268,7 @@ class _Patterns:
             r"[ ,]{1,2}(?:[\wº.,]+ ){1,4}".join(alternation([part.strip()]) for part in phrase.split("#"))
             for phrase in vocabulary.dates.ranges
         )
-        self.ranges = re.compile("|".join(both))
+        self.ranges = re.compile(rf"(?<!\w)(?:{'|'.join(both)})")
         self.alternative = re.compile(rf"[ ,]*{alternation(turns.alternatives)} (?:\w{{1,4}} ){{0,2}}")
         self.plain_no = re.compile(rf" {alternation(turns.plain_no)}(?=$| ?[,.;!])")
         times = vocabulary.times
@@ -277,20 +305,3 @@ def last_meant(mentions: Sequence[Mention], text: str, vocabulary: Vocabulary) -
         if follows_correction(text, mentions[place - 1].end, mentions[place].start, vocabulary):
             return mentions[place:]
     return mentions
-
-
-def is_former(text: str, mention: Mention, vocabulary: Vocabulary) -> bool:
-    """Whether its clause is about an earlier occasion: "last time I came on the 2nd"."""
-    turns = vocabulary.turns
-    phrases = turns.formerly if mention.kind == "number" else (*turns.formerly, *turns.done)
-    where = clause(text, mention.start, mention.end, vocabulary)
-    return anywhere(phrases).search(text, *where) is not None
-
-
-def clause(text: str, start: int, end: int, vocabulary: Vocabulary) -> tuple[int, int]:
-    """Where the clause around a mention begins and ends, in characters of `text`."""
-    breaks = _patterns(vocabulary).clause_break
-    least, most = max(0, start - _LONGEST_CLAUSE), min(len(text), end + _LONGEST_CLAUSE)
-    begin = max((found.end() for found in breaks.finditer(text, least, start)), default=least)
-    after = breaks.search(text, end, most)
-    return begin, after.start() if after else most

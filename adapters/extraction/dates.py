@@ -82,6 +82,7 @@ class _Patterns:
         lead = tables.ago_lead and f"{alternation(tables.ago_lead)} "
         ago = f"{lead}{ago}" if lead else rf"(?<![\w.,+-]){ago} {alternation(tables.ago_tail)}"
         self.day = re.compile(
+            rf"(?<!\w)(?:"  # one look for all
             rf"(?<![\w/.-])(?P<iso>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?![\w-])"
             rf"|(?<![\w/.-])(?P<numeric>[0-9]{{1,2}}([/.-])[0-9]{{1,2}}\3(?:[0-9]{{4}}|[0-9]{{2}}))(?![\w/-])"
             rf"|(?<![\w/.-])(?P<short>[0-9]{{1,2}}/[0-9]{{1,2}})(?![\w/-])"
@@ -97,12 +98,12 @@ class _Patterns:
             rf"|(?<![\w.,+-])(?P<from_now_n>{count}) (?P<from_now_unit>{units})"
             rf" {alternation(tables.ahead_tail)}"
             rf"|{ago}"
-            rf"|{alternation(tables.day_lead)} (?P<bare>[0-9]{{1,2}}){mark}{tail}"
+            rf"|{alternation(tables.day_lead)} (?P<bare>[0-9]{{1,2}}){mark}{tail})"
         )
         names = alternation(name for spellings in tables.weekdays for name in spellings)
         ahead, back, lead = map(alternation, (tables.next, tables.last, tables.day_lead))
         self.weekday = re.compile(
-            rf"(?:(?P<next>{ahead}) |(?P<last>{back}) )?(?P<weekday>{names})"
+            rf"(?<!\w)(?:(?P<next>{ahead}) |(?P<last>{back}) )?(?P<weekday>{names})"
             rf"(?: (?P<week_after>{alternation(tables.week_after)})"
             rf"| (?P<next_behind>{ahead})| (?P<last_behind>{back})"
             rf"|,? (?:{lead} )?(?P<number>[0-9]{{1,2}})º?{tail})?"
@@ -147,10 +148,13 @@ def dates(text: str, vocabulary: Vocabulary, today: Today) -> Sequence[Mention]:
     """Days in normalised `text`, in its order, each with the time that belongs to it: ISO 8601, `YYYY-MM-DD`
     or `YYYY-MM-DDTHH:MM` in the user's zone. What is no single day is left out."""
     patterns = _patterns(vocabulary)
+    days = _days(text, vocabulary, today)
+    if not days:
+        return []
     clocks = sorted(times(text, vocabulary), key=lambda clock: clock.start)
     found = [
         day
-        for day in _days(text, vocabulary, today)
+        for day in days
         if patterns.is_meant(text, day, clocks) and not in_range(text, day.start, vocabulary)
     ]
     clocks = [

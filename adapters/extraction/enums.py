@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
-from adapters.extraction.context import MOST_WEIGHED, Mention, Turn, clause, is_former
+from adapters.extraction.context import MOST_WEIGHED, Mention, Turn
 from adapters.extraction.members import is_brief, members
 from adapters.extraction.questions import Profile, is_content, shares, stems
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_before
@@ -42,11 +42,13 @@ _CLAUSE = re.compile(f"[{_CLAUSE_SIGNS}]")
 
 def enums(turn: Turn, numbers: Sequence[Mention]) -> Mapping[str, JsonValue]:
     """Values by variable id. None for members that are negated, asked about or claimed by two variables."""
-    answers = turn.tables.answers
-    idioms = [m.span() for m in few(anywhere((*answers.greetings, *answers.unsure)).finditer(turn.text))]
     named = {each: members(turn.text, each.spec.enum_values, turn.tables) for each in turn.of_type("enum")}
+    if not numbers and not any(named.values()):
+        return {}
     if sum(map(len, named.values())) > MOST_WEIGHED:
         named = {each: mentions for each, mentions in named.items() if turn.is_asked(each)}
+    answers = turn.tables.answers
+    idioms = [m.span() for m in few(anywhere((*answers.greetings, *answers.unsure)).finditer(turn.text))]
     begins = {mention.start for mentions in named.values() for mention in mentions}
     fitting = {
         each: _meant_for(turn, each, numbers, _outside(idioms, mentions), begins)
@@ -97,11 +99,10 @@ def _meant_for(
     begins: Collection[int],
 ) -> Sequence[Mention]:
     """Of the members that are `named`. `begins`: where a member of any enum begins."""
-    numeric = {value for value in profile.spec.enum_values if not isinstance(value, str)}
     counted = [
         m
         for m in numbers
-        if m.value in numeric and turn.takes(profile, m) and not is_rather_anothers(turn, profile, m)
+        if m.value in profile.numbers and turn.takes(profile, m) and not is_rather_anothers(turn, profile, m)
     ]
     if turn.names_two(sorted((*named, *counted), key=lambda mention: mention.start)):
         return []
@@ -123,7 +124,6 @@ def _is_a_word_of_the_name(turn: Turn, profile: Profile, mention: Mention) -> bo
 
 def _is_meant(turn: Turn, profile: Profile, mention: Mention, begins: Collection[int]) -> bool:
     """Rule 2, and of rule 3 that it is no part of another thing."""
-    behind = turn.words_behind(mention)
     asked = turn.is_asked(profile)
     if _is_all_that_is_said(turn, profile, mention):
         # A part of a member answers a question that by its words is for no variable.
@@ -131,6 +131,7 @@ def _is_meant(turn: Turn, profile: Profile, mention: Mention, begins: Collection
         return asked or not mention.vague or (asked_apart and not is_brief(mention.value))
     if _is_past(turn, mention):
         return False
+    behind = turn.words_behind(mention)
     if asked:
         heads = not mention.vague or not any(map(is_content, behind[:1]))
         return heads and not _is_of_a_story(turn, mention)
@@ -142,23 +143,21 @@ def _is_meant(turn: Turn, profile: Profile, mention: Mention, begins: Collection
         return not _is_of_a_story(turn, mention)
     if not turn.is_open or _is_part_of_another(turn, mention, behind, begins):
         return False
-    start, _ = clause(turn.text, mention.start, mention.end, turn.tables)
+    start, _ = turn.clause(mention)
     return _is_new(turn, mention, start)
 
 
 def _is_past(turn: Turn, mention: Mention) -> bool:
     """ "Last time by card", "it was declined yesterday"."""
-    tables = turn.tables
-    past = tuple(name for name, count in tables.dates.days.items() if count < 0)
-    where = clause(turn.text, mention.start, mention.end, tables)
-    return is_former(turn.text, mention, tables) or anywhere(past).search(turn.text, *where) is not None
+    past = tuple(name for name, count in turn.tables.dates.days.items() if count < 0)
+    return turn.is_former(mention) or anywhere(past).search(turn.text, *turn.clause(mention)) is not None
 
 
 def _is_of_a_story(turn: Turn, mention: Mention) -> bool:
     """ "I lost my card", "the card has expired", of a mention whose clause says more than that it is chosen:
     what is known already is no choice, unless it is by or after a word of choosing: "with my card", "I'd use
     the card that …"."""
-    start, _ = clause(turn.text, mention.start, mention.end, turn.tables)
+    start, _ = turn.clause(mention)
     lead = turn.text[max(start, mention.start - _REACH) : mention.start]
     known = _known(turn.tables).search(lead)
     return known is not None and not right_before(
@@ -177,7 +176,7 @@ def _is_new(turn: Turn, mention: Mention, start: int) -> bool:
 
 def _is_all_that_is_said(turn: Turn, profile: Profile, mention: Mention) -> bool:
     """Whether the rest of its clause only leads up to it ("I'd take the …") or speaks of the variable."""
-    start, end = clause(turn.text, mention.start, mention.end, turn.tables)
+    start, end = turn.clause(mention)
     rest = f"{turn.text[start : mention.start]} . {turn.text[mention.end : end]}"
     turns = turn.tables.turns
     words = _WORD.findall(anywhere((*turns.choosing, *turns.corrections, *turns.own)).sub(" ", rest))

@@ -23,13 +23,10 @@ MAX_CHARS = 2000
 
 _TOKEN = re.compile(r"[^\W\d_]+|[0-9]+|\s+|.", re.DOTALL)
 _ORDINAL = re.compile(r"([0-9])\s?(?:[ºª°]|(?:st|nd|rd|th)(?!\w))")
-_UNIT = re.compile(r"(?<=[0-9])(?=(?:[ap]\.?m|k)(?!\w))")
+_UNIT = re.compile(r"([0-9])(?=(?:[ap]\.?m|k)(?!\w))")
 """Before the "pm" of "3pm" and the "k" of "20k"."""
-_NO_TEXT = re.compile("[\ud800-\udfff]")  # halves of characters, which no UTF-8 carries
-_QUOTES = str.maketrans(
-    {"’": "'", "‘": "'", "`": "'", "´": "'", "–": "-", "—": "-", "…": ".", "¿": " ", "¡": " "}
-)
-_SPACES = re.compile(r"\s+")
+_HALVES = dict.fromkeys(range(0xD800, 0xE000), " ")  # of characters, which no UTF-8 carries
+_PLAIN = _HALVES | str.maketrans("’‘`´–—…¿¡", "''''--.  ")
 _DOTS = re.compile(r"\.(?:\s?\.)+")
 _REACH = 24
 """How far before an ordinal a month is looked for: the longest name and "the" fit."""
@@ -95,10 +92,10 @@ _patterns = cache(_Patterns)
 
 def normalise(text: str, vocabulary: Vocabulary) -> str:
     patterns = _patterns(vocabulary)
-    text = _NO_TEXT.sub(" ", text[:MAX_CHARS].translate(_QUOTES).lower())
-    text = _UNIT.sub(" ", _ORDINAL.sub(r"\1º", text))
+    text = text[:MAX_CHARS].translate(_PLAIN).lower()
+    text = _UNIT.sub(r"\1 ", _ORDINAL.sub(r"\1º", text))
     text = patterns.fillers.sub(" ", fold(text, vocabulary.words.kept_accents))
-    text = _SPACES.sub(" ", _DOTS.sub(".", text)).strip(" ,")
+    text = " ".join(_DOTS.sub(".", text).split()).strip(" ,")
     text = patterns.amounts.sub(lambda found: str(vocabulary.words.amounts[as_listed(found.group())]), text)
     text = patterns.zero.sub("0", _with_digits(text, vocabulary, patterns))
     text = patterns.repeated.sub(lambda found: " ".join(found["digit"] * (2 if found["twice"] else 3)), text)

@@ -57,6 +57,9 @@ class _Patterns:
             for name, topic in vocabulary.topics.items()
             if topic.before or topic.after
         }
+        topics = vocabulary.topics.values()
+        self.topic_ahead = anywhere(tuple(phrase for topic in topics for phrase in topic.before))
+        self.topic_behind = right_after(tuple(phrase for topic in topics for phrase in topic.after))
 
 
 _patterns = cache(_Patterns)
@@ -115,10 +118,12 @@ def _figures(text: str, vocabulary: Vocabulary) -> Iterator[Mention]:
             value, end = value + vocabulary.words.part_more[as_listed(more["part"])], more.end()
         clause = patterns.also_ahead.sub("", re.split(r"[,.;?!] ", lead)[-1])
         another = patterns.also.match(text, end)
+        behind = another.end() if another else end
+        ahead, follows = patterns.topic_ahead.search(clause), patterns.topic_behind.match(text, behind)
         topics = frozenset(
             name
             for name, (before, after) in patterns.topics.items()
-            if before.search(clause) or after.match(text, another.end() if another else end)
+            if (ahead and before.search(clause)) or (follows and after.match(text, behind))
         )
         yield Mention("number", found.start(), end, -value if found["minus"] else value, topics=topics)
 
@@ -179,7 +184,7 @@ def times(text: str, vocabulary: Vocabulary) -> Iterator[TimeMention]:
             continue
         total = hour * 60 + minutes
         total = total if total >= 0 else total + 24 * 60
-        part = part_of_day(found["part"] or "", vocabulary)
+        part = part_of_day(found["part"], vocabulary) if found["part"] else None
         literal = hour > 12 or hour == 0 or (said.startswith("0") and found["colon"] is not None)
         mention = TimeMention(found.start(), found.end(), total, open_half=not literal)
         yield TimeMention(found.start(), found.end(), mention.of_day(part), False) if part else mention
@@ -224,7 +229,8 @@ def _time(vocabulary: Vocabulary) -> re.Pattern[str]:
     parts = alternation((*tables.morning, *tables.afternoon, *tables.evening, *tables.night))
     joint = alternation(tables.minute_joint)
     return re.compile(
-        rf"(?:(?P<lead>{alternation(tables.lead)}) ?)?(?:(?P<before>{alternation(tables.minutes_before)}) )?"
+        rf"(?<!\w)(?:(?P<lead>{alternation(tables.lead)}) ?)?"
+        rf"(?:(?P<before>{alternation(tables.minutes_before)}) )?"
         rf"(?<![\w.,/:+-])(?P<hour>[0-9]{{1,2}}|{one})(?![0-9º/-])"
         rf"(?:[:.h](?P<colon>[0-9]{{2}})(?![0-9.])| (?P<after>{alternation(tables.minutes_after)})"
         rf"|(?: {joint})? (?P<spoken>[0-5]?[0-9])(?![0-9º:/]| [0-9]))?"

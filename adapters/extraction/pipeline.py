@@ -10,8 +10,9 @@ variable its own → canonical form.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
+from functools import cached_property
 
 from adapters.extraction.answers import answer
 from adapters.extraction.contact_details import emails, phones
@@ -20,8 +21,6 @@ from adapters.extraction.context import (
     Fit,
     Mention,
     Turn,
-    clause,
-    is_former,
     last_meant,
 )
 from adapters.extraction.dates import Today, dates
@@ -36,9 +35,8 @@ from adapters.extraction.questions import (
     profile,
     question,
     stems,
-    topics_of,
 )
-from adapters.extraction.vocabulary import LANGUAGES, anywhere, right_before, vocabulary
+from adapters.extraction.vocabulary import LANGUAGES, Vocabulary, anywhere, right_before, vocabulary
 from flow_engine.ports.extraction import ExtractionRequest
 from flow_engine.values import JsonValue, ValueRejected, canonical
 from flow_engine.vocabulary import VariableType
@@ -65,17 +63,15 @@ def extract(request: ExtractionRequest) -> Mapping[str, JsonValue]:
     asked = question(request.previous_bot_turn, tables)
     asked_ids = asked_for(profiles, asked) if asked else frozenset[str]()
     order = "DMY" if code == "en" and region not in _MONTH_FIRST_REGIONS else tables.date_order
-    found_emails = list(emails(text, request.utterance, tables, typed=request.typed))
-    found_phones = free_of(phones(text, tables, region), found_emails)
-    found_dates = free_of(dates(text, tables, Today(now, order)), found_phones)
-    found_numbers = free_of(numbers(text, tables), [*found_phones, *found_dates, *found_emails])
-    turn = Turn(text, tables, asked, profiles, asked_ids, now.date(), topics_of(text), found_dates)
+    said = _Said(request, text, tables, region, Today(now, order))
+    turn = Turn(text, tables, asked, profiles, asked_ids, now.date(), lambda: said.dates)
+    counts = any(each.numbers for each in turn.of_type("enum"))
     raw = {
-        **_emails(turn, found_emails),
-        **_phones(turn, found_phones),
-        **_dates(turn, found_dates),
-        **_numbers(turn, found_numbers),
-        **enums(turn, found_numbers),
+        **_emails(turn, said),
+        **_phones(turn, said),
+        **_dates(turn, said),
+        **_numbers(turn, said),
+        **enums(turn, said.numbers if counts else []),
         **_booleans(turn),
     }
     values: dict[str, JsonValue] = {}
@@ -91,7 +87,34 @@ def extract(request: ExtractionRequest) -> Mapping[str, JsonValue]:
     return values
 
 
-def _emails(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
+@dataclass(frozen=True, eq=False)
+class _Said:
+    """What is mentioned in a turn, each kind looked for when it is first needed."""
+
+    request: ExtractionRequest
+    text: str
+    tables: Vocabulary
+    region: str
+    today: Today
+
+    @cached_property
+    def emails(self) -> Sequence[Mention]:
+        return list(emails(self.text, self.request.utterance, self.tables, typed=self.request.typed))
+
+    @cached_property
+    def phones(self) -> Sequence[Mention]:
+        return free_of(phones(self.text, self.tables, self.region), self.emails)
+
+    @cached_property
+    def dates(self) -> Sequence[Mention]:
+        return free_of(dates(self.text, self.tables, self.today), self.phones)
+
+    @cached_property
+    def numbers(self) -> Sequence[Mention]:
+        return free_of(numbers(self.text, self.tables), [*self.phones, *self.dates, *self.emails])
+
+
+def _emails(turn: Turn, said: _Said) -> Mapping[str, JsonValue]:
     taker = _contact_asked_for(turn, "email")
     if taker is None:
         return {}
@@ -99,21 +122,21 @@ def _emails(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
     sender = right_before(turn.tables.emails.senders)
     meant = [
         mention
-        for mention in found
+        for mention in said.emails
         if not turn.declines(mention)
         and (asked or not (mention.vague or sender.search(turn.text, 0, mention.start)))
     ]
     return turn.one_value(taker, turn.own(taker, meant, strict=not asked))
 
 
-def _phones(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
+def _phones(turn: Turn, said: _Said) -> Mapping[str, JsonValue]:
     taker = _contact_asked_for(turn, "phone")
-    meant = [mention for mention in found if not turn.declines(mention)]
-    says_so = anywhere(turn.tables.turns.number_words).search(turn.text) is not None
     if taker is None:
         return {}
     asked = turn.is_asked(taker)
-    if not asked and not says_so and _is_bare_answer(turn, meant):
+    meant = [mention for mention in said.phones if not turn.declines(mention)]
+    says_so = anywhere(turn.tables.turns.number_words)
+    if not asked and _is_bare_answer(turn, meant) and not says_so.search(turn.text):
         return {}  # to a question that was for another variable
     return turn.one_value(taker, turn.own(taker, meant, strict=not asked))
 
@@ -128,28 +151,30 @@ def _contact_asked_for(turn: Turn, kind: VariableType) -> Profile | None:
     return None if elsewhere else profiles[0]
 
 
-def _dates(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
+def _dates(turn: Turn, said: _Said) -> Mapping[str, JsonValue]:
     profiles = turn.of_type("date")
-    meant = [mention for mention in found if not turn.declines(mention)]
+    meant = [mention for mention in said.dates if not turn.declines(mention)] if profiles else []
+    if not meant:
+        return {}
     asked = [each for each in profiles if turn.is_asked(each)]
     if not asked:
-        if turn.asked is not None and not turn.is_open and "date" in turn.asked.asks:
+        if turn.asked is not None and not turn.is_open and turn.asked.asks("date"):
             return {}
         meant = [m for m in meant if not m.vague and not _is_bare_answer(turn, [m])]
     # As a variable of what is to come reads them, and as one of the past. What is true of a mention for all
     # variables is found out once: both may be many.
-    to_come = [m for m in meant if m.value is not None and not is_former(turn.text, m, turn.tables)]
+    to_come = [m for m in meant if m.value is not None and not turn.is_former(m)]
     been = [replace(m, value=m.looking_back) for m in meant if m.looking_back is not None]
     calls = {mention.start: _call_beside(turn, mention) for mention in meant}
     wanted = anywhere(turn.tables.turns.wishes).search(turn.text) is not None
-    said = frozenset[str]() if wanted or asked or not meant else stems(turn.text)
+    words = frozenset[str]() if wanted or asked else stems(turn.text)
     takers: list[tuple[Profile, Sequence[Mention]]] = []
     for each in asked or profiles:
         past = _is_past(each)
         # Unasked, a day to come is the user's choice when he asks for something or speaks of the variable,
         # and what is said about the past or a birth must speak of it.
         topics = each.topics & {"birth"} or {"past"}
-        spoken_of = turn.is_asked(each) or (turn.topics & topics if past else wanted or said & each.words)
+        spoken_of = turn.is_asked(each) or (turn.topics & topics if past else wanted or words & each.words)
         days = [
             mention
             for mention in (been if past else to_come)
@@ -183,8 +208,7 @@ def _fits(turn: Turn, profile: Profile, mention: Mention) -> bool:
 def _call_beside(turn: Turn, mention: Mention) -> frozenset[str]:
     """ "Call me tomorrow": the stems of what says so, for which a variable that is not about calls has no
     use."""
-    where = clause(turn.text, mention.start, mention.end, turn.tables)
-    found = anywhere(turn.tables.turns.calls).search(turn.text, *where)
+    found = anywhere(turn.tables.turns.calls).search(turn.text, *turn.clause(mention))
     return frozenset() if found is None else stems(found.group())
 
 
@@ -196,14 +220,14 @@ def _is_bare_answer(turn: Turn, mentions: Sequence[Mention]) -> bool:
     return not any(is_content(word) for word in _WORD.findall(around))
 
 
-def _numbers(turn: Turn, found: Sequence[Mention]) -> Mapping[str, JsonValue]:
+def _numbers(turn: Turn, said: _Said) -> Mapping[str, JsonValue]:
     values: dict[str, JsonValue] = {}
-    if turn.names_two(found):
-        return values
-    meant = [mention for mention in found if not turn.declines(mention)]
-    former = {m.start for m in meant if is_former(turn.text, m, turn.tables)}
-    asks_back = turn.asked is not None and bool(turn.asked.topics & {"past", "earlier"})
     profiles = turn.of_type("number")
+    if not profiles or turn.names_two(said.numbers):
+        return values
+    meant = [mention for mention in said.numbers if not turn.declines(mention)]
+    former = {m.start for m in meant if turn.is_former(m)}
+    asks_back = turn.asked is not None and bool(turn.asked.topics & {"past", "earlier"})
     if len(profiles) * len(meant) > MOST_WEIGHED:
         profiles = [each for each in profiles if turn.is_asked(each)]
     for each in profiles:

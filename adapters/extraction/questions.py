@@ -11,7 +11,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 
 from adapters.extraction.vocabulary import LANGUAGES, Phrases, Vocabulary, anywhere, fold
 from adapters.extraction.vocabulary import vocabulary as tables_of
@@ -28,7 +28,6 @@ _FALSE = re.compile(r"\b(?:falso|falsa|false)\b")
 _NEGATION = re.compile(r"\b(?:non|not|no)\b|n't\b")
 _MAX_CHARS = 2000
 SIGNS = str.maketrans({"€": " euro ", "$": " dollar ", "£": " pound ", "¥": " yen "})
-_NAME_WEIGHT = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,32 +36,74 @@ class Profile:
 
     spec: VariableSpec
     name: frozenset[str]
-    prompt: frozenset[str]
+    words: frozenset[str]
+    """Of its name and its prompt."""
     excluded: frozenset[str]
     when_false: frozenset[str]
     """Only in the part of a boolean's prompt that says when it is false."""
     topics: frozenset[str]
+    numbers: frozenset[int | float]
+    """Of an enum's members those that are no texts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What a bot turn asks, each part of it found when needed; nothing in particular without `stems`."""
+
+    sentences: Sequence[str]
+    tables: Vocabulary
+
+    @cached_property
+    def text(self) -> str:
+        return " ".join(self.sentences)
+
+    @cached_property
+    def stems(self) -> frozenset[str]:
+        return stems(self.text)
+
+    @cached_property
+    def topics(self) -> frozenset[str]:
+        return topics_of(self.text)
+
+    def asks(self, kind: str) -> bool:
+        """Whether a question word of the type is in it."""
+        turns = self.tables.turns
+        if kind == "phone" and not self.stems and self._has(turns.number_words):
+            return True  # "Your number?"; "your number of …" asks for what it is the number of
+        words: dict[str, Phrases] = {
+            "date": turns.asks_date,
+            "phone": turns.asks_phone,
+            "email": self.tables.emails.words,
+            "number": turns.asks_number,
+        }
+        return kind in words and self._has(words[kind])
 
     @property
-    def words(self) -> frozenset[str]:
-        return self.name | self.prompt
+    def offers_choice(self) -> bool:
+        return self._has(self.tables.turns.alternatives)
 
+    @cached_property
+    def opens(self) -> bool:
+        return self._has(self.tables.turns.openers)
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Question:
-    """A bot turn that asks nothing in particular has no `stems`."""
+    @property
+    def is_open_form(self) -> bool:
+        """Begins with "when", "how many" and the like: yes or no answers something else."""
+        asking = anywhere(self.tables.answers.asking)
+        return any(asking.match(sentence.strip(" ¿¡,")) for sentence in self.sentences)
 
-    stems: frozenset[str]
-    topics: frozenset[str]
-    asks: frozenset[VariableType]
-    offers_choice: bool
-    opens: bool
-    is_open_form: bool
-    """Begins with "when", "how many" and the like: yes or no answers something else."""
-    looks_ahead: bool
-    """For what is to come, and may be chosen."""
-    is_negated: bool
-    """ "Don't you need parking?": a plain yes may mean either."""
+    @property
+    def looks_ahead(self) -> bool:
+        """For what is to come, and may be chosen."""
+        return self._has(self.tables.turns.asks_ahead)
+
+    @property
+    def is_negated(self) -> bool:
+        """ "Don't you need parking?": a plain yes may mean either."""
+        return _NEGATION.search(self.text) is not None
+
+    def _has(self, phrases: Phrases) -> bool:
+        return anywhere(phrases).search(self.text) is not None
 
 
 @lru_cache(maxsize=2048)  # a version's variables are read in each turn of its conversations
@@ -81,10 +122,11 @@ def profile(spec: VariableSpec) -> Profile:
     return Profile(
         spec,
         name=stems(name),
-        prompt=words,
+        words=stems(name) | words,
         excluded=stems(negative) - words,
         when_false=stems(false_part) - words,
         topics=topics | {"earlier"} if topics & {"past", "birth"} else topics,
+        numbers=frozenset(value for value in spec.enum_values if not isinstance(value, str)),
     )
 
 
@@ -93,45 +135,22 @@ def question(turn: str | None, vocabulary: Vocabulary) -> Question | None:
     count."""
     if turn is None or not turn.strip():
         return None
-    text = fold(turn[-_MAX_CHARS:])
-    sentences = [found.group() for found in _SENTENCE.finditer(text)]
-    asked = [sentence for sentence in sentences if "?" in sentence] or sentences[-1:]
-    text = " ".join(asked)
-    turns = vocabulary.turns
-    asks: set[VariableType] = set()
-    if anywhere(turns.asks_date).search(text):
-        asks.add("date")
-    found = stems(text)
-    # "Your number?" asks for a phone; "your number of …" for what it is the number of.
-    if anywhere(turns.asks_phone).search(text) or (not found and anywhere(turns.number_words).search(text)):
-        asks.add("phone")
-    if anywhere(vocabulary.emails.words).search(text):
-        asks.add("email")
-    if anywhere(turns.asks_number).search(text):
-        asks.add("number")
-    return Question(
-        found,
-        topics_of(text),
-        frozenset(asks),
-        offers_choice=anywhere(turns.alternatives).search(text) is not None,
-        opens=anywhere(turns.openers).search(text) is not None,
-        is_open_form=any(anywhere(vocabulary.answers.asking).match(part.strip(" ¿¡,")) for part in asked),
-        looks_ahead=anywhere(turns.asks_ahead).search(text) is not None,
-        is_negated=_NEGATION.search(text) is not None,
-    )
+    sentences: list[str] = _SENTENCE.findall(fold(turn[-_MAX_CHARS:]))
+    return Question([each for each in sentences if "?" in each] or sentences[-1:], vocabulary)
 
 
 def score(profile: Profile, asked: Question) -> int:
-    """How many of the question's words are the variable's; 0 when it asks for what the variable is not.
+    """How many of the question's words are the variable's, those of its name twice; 0 when it asks for what
+    the variable is not.
 
     "Which day for the visit?" does ask for a day that is "not that of earlier visits": words that are
     excluded count one by one against the others, and the type that is asked for decides between equals.
     """
-    own = _NAME_WEIGHT * len(asked.stems & profile.name) + len(asked.stems & (profile.prompt - profile.name))
+    own = len(asked.stems & profile.name) + len(asked.stems & profile.words)
     against = len(asked.stems & profile.excluded)
     if not own and profile.spec.type == "number" and asked.topics & profile.topics & _DECIDING["number"]:
         own = 1  # "How old are you?" is for the age
-    if against > own or (against == own > 0 and profile.spec.type not in asked.asks):
+    if against > own or (against == own > 0 and not asked.asks(profile.spec.type)):
         return 0
     return 0 if conflict(asked.topics, profile) else own
 
@@ -164,7 +183,7 @@ def asked_for(profiles: Sequence[Profile], asked: Question) -> frozenset[str]:
         alone = len(ranked) == 1 or top > scores[ranked[1].spec.id]
         if alone and top > 0 and 2 * top >= best:
             ids.add(ranked[0].spec.id)
-        elif best == 0 and kind in asked.asks:
+        elif best == 0 and asked.asks(kind):
             # Rule 4: the question word of the type, and nothing that speaks of another matter; of several
             # the one that is no birth and nothing of the past.
             free = [each for each in same if not conflict(asked.topics, each)]
@@ -206,24 +225,23 @@ def _topic_words() -> Mapping[str, Phrases]:
     return {name: tuple(phrase for topics in every for phrase in topics[name].words) for name in every[0]}
 
 
-@lru_cache(maxsize=8192)  # people speak of a flow's matter in the same few thousand words
-def _topics_of_word(word: str) -> frozenset[str]:
-    return frozenset(name for name, phrases in _topic_words().items() if anywhere(phrases).search(word))
-
-
 @cache
-def _topics_of_several_words() -> Mapping[str, Phrases]:
-    several = {
-        name: tuple(phrase for phrase in phrases if not _ONE_WORD.fullmatch(phrase))
-        for name, phrases in _topic_words().items()
-    }
-    return {name: phrases for name, phrases in several.items() if phrases}
+def _of_several_words() -> Phrases:
+    phrases = (phrase for some in _topic_words().values() for phrase in some)
+    return tuple(phrase for phrase in phrases if not _ONE_WORD.fullmatch(phrase))
 
 
 def topics_of(text: str) -> frozenset[str]:
-    several = _topics_of_several_words()
-    said = (name for name, phrases in several.items() if anywhere(phrases).search(text))
-    return frozenset(said).union(*map(_topics_of_word, _RUN.findall(text)))
+    if anywhere(_of_several_words()).search(text):
+        return _topics_in(text)
+    return frozenset[str]().union(*map(_topics_of_word, _RUN.findall(text)))
+
+
+def _topics_in(text: str) -> frozenset[str]:
+    return frozenset(name for name, phrases in _topic_words().items() if anywhere(phrases).search(text))
+
+
+_topics_of_word = lru_cache(maxsize=8192)(_topics_in)  # most of what is said are a few thousand words
 
 
 @cache

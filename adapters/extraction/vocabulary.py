@@ -248,7 +248,8 @@ def fold(text: str, kept: Iterable[str] = ()) -> str:
         parts = unicodedata.normalize("NFD", word)
         return "".join(part for part in parts if not unicodedata.combining(part))
 
-    return _NO_ACCENT.sub(plain, unicodedata.normalize("NFC", text.lower()))
+    text = text.lower()
+    return text if text.isascii() else _NO_ACCENT.sub(plain, unicodedata.normalize("NFC", text))
 
 
 def alternation(phrases: Iterable[str]) -> str:
