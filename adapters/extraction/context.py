@@ -60,6 +60,10 @@ class Mention:
     """Too little on its own ("the 5th"): a value only when it was asked for."""
 
 
+Found = Callable[[], Sequence[Mention]]
+"""What is mentioned of one type: looked for when it is first needed."""
+
+
 class Fit(IntEnum):
     """How well a number fits a variable."""
 
@@ -81,8 +85,7 @@ class Turn:
     profiles: Sequence[Profile]
     asked_ids: frozenset[str]
     today: date
-    days: Callable[[], Sequence[Mention]]
-    """Those that are mentioned."""
+    days: Found
     _clauses: dict[tuple[int, int], tuple[int, int]] = field(
         default_factory=dict[tuple[int, int], tuple[int, int]]
     )
@@ -100,10 +103,10 @@ class Turn:
     def topics(self) -> frozenset[str]:
         return topics_of(self.text)
 
-    @property
+    @cached_property
     def is_open(self) -> bool:
         """Nothing in particular was asked, so that any variable may be what the turn is about."""
-        return self.asked is None or self.asked.opens
+        return self.asked is None or self.asked.has(self.tables.turns.openers)
 
     @property
     def is_short(self) -> bool:

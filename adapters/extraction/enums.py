@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
-from adapters.extraction.context import MOST_WEIGHED, Mention, Turn
+from adapters.extraction.context import MOST_WEIGHED, Found, Mention, Turn
 from adapters.extraction.members import is_brief, members
 from adapters.extraction.questions import Profile, is_content, shares, stems
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_before
@@ -40,9 +40,10 @@ _CLAUSE_SIGNS = ",.;:?!"
 _CLAUSE = re.compile(f"[{_CLAUSE_SIGNS}]")
 
 
-def enums(turn: Turn, numbers: Sequence[Mention]) -> Mapping[str, JsonValue]:
+def enums(turn: Turn, found_numbers: Found) -> Mapping[str, JsonValue]:
     """Values by variable id. None for members that are negated, asked about or claimed by two variables."""
     named = {each: members(turn.text, each.spec.enum_values, turn.tables) for each in turn.of_type("enum")}
+    numbers: Sequence[Mention] = found_numbers() if any(each.numbers for each in named) else ()
     if not numbers and not any(named.values()):
         return {}
     if sum(map(len, named.values())) > MOST_WEIGHED:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from adapters.extraction.context import TO_A_REFERENCE, Mention, in_range
 from adapters.extraction.vocabulary import (
+    Phrases,
     Vocabulary,
     alternation,
     anywhere,
@@ -193,22 +194,18 @@ def times(text: str, vocabulary: Vocabulary) -> Iterator[TimeMention]:
 def part_of_day(text: str, vocabulary: Vocabulary) -> Part | None:
     """The last part of the day that the text names."""
     last: tuple[int, Part] | None = None
-    for part, pattern in _parts(vocabulary).items():
-        for found in pattern.finditer(text):
+    tables = vocabulary.times
+    parts: dict[Part, Phrases] = {
+        "morning": tables.morning,
+        "afternoon": tables.afternoon,
+        "evening": tables.evening,
+        "night": tables.night,
+    }
+    for part, phrases in parts.items():
+        for found in anywhere(phrases).finditer(text):
             if last is None or found.end() > last[0]:
                 last = (found.end(), part)
     return last[1] if last else None
-
-
-@cache
-def _parts(vocabulary: Vocabulary) -> dict[Part, re.Pattern[str]]:
-    tables = vocabulary.times
-    return {
-        "morning": re.compile(alternation(tables.morning)),
-        "afternoon": re.compile(alternation(tables.afternoon)),
-        "evening": re.compile(alternation(tables.evening)),
-        "night": re.compile(alternation(tables.night)),
-    }
 
 
 def _minutes(found: re.Match[str], vocabulary: Vocabulary) -> int | None:

@@ -10,15 +10,16 @@ variable its own → canonical form.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
-from functools import cached_property
+from functools import cache
 
 from adapters.extraction.answers import answer
 from adapters.extraction.contact_details import emails, phones
 from adapters.extraction.context import (
     MOST_WEIGHED,
     Fit,
+    Found,
     Mention,
     Turn,
     last_meant,
@@ -36,7 +37,7 @@ from adapters.extraction.questions import (
     question,
     stems,
 )
-from adapters.extraction.vocabulary import LANGUAGES, Vocabulary, anywhere, right_before, vocabulary
+from adapters.extraction.vocabulary import LANGUAGES, anywhere, right_before, vocabulary
 from flow_engine.ports.extraction import ExtractionRequest
 from flow_engine.values import JsonValue, ValueRejected, canonical
 from flow_engine.vocabulary import VariableType
@@ -63,15 +64,20 @@ def extract(request: ExtractionRequest) -> Mapping[str, JsonValue]:
     asked = question(request.previous_bot_turn, tables)
     asked_ids = asked_for(profiles, asked) if asked else frozenset[str]()
     order = "DMY" if code == "en" and region not in _MONTH_FIRST_REGIONS else tables.date_order
-    said = _Said(request, text, tables, region, Today(now, order))
-    turn = Turn(text, tables, asked, profiles, asked_ids, now.date(), lambda: said.dates)
-    counts = any(each.numbers for each in turn.of_type("enum"))
+    # Looked for when a variable first needs it.
+    found_emails: Found = cache(lambda: list(emails(text, request.utterance, tables, typed=request.typed)))
+    found_phones: Found = cache(lambda: free_of(phones(text, tables, region), found_emails()))
+    found_dates: Found = cache(lambda: free_of(dates(text, tables, Today(now, order)), found_phones()))
+    found_numbers: Found = cache(
+        lambda: free_of(numbers(text, tables), [*found_phones(), *found_dates(), *found_emails()])
+    )
+    turn = Turn(text, tables, asked, profiles, asked_ids, now.date(), found_dates)
     raw = {
-        **_emails(turn, said),
-        **_phones(turn, said),
-        **_dates(turn, said),
-        **_numbers(turn, said),
-        **enums(turn, said.numbers if counts else []),
+        **_emails(turn, found_emails),
+        **_phones(turn, found_phones),
+        **_dates(turn, found_dates),
+        **_numbers(turn, found_numbers),
+        **enums(turn, found_numbers),
         **_booleans(turn),
     }
     values: dict[str, JsonValue] = {}
@@ -87,34 +93,7 @@ def extract(request: ExtractionRequest) -> Mapping[str, JsonValue]:
     return values
 
 
-@dataclass(frozen=True, eq=False)
-class _Said:
-    """What is mentioned in a turn, each kind looked for when it is first needed."""
-
-    request: ExtractionRequest
-    text: str
-    tables: Vocabulary
-    region: str
-    today: Today
-
-    @cached_property
-    def emails(self) -> Sequence[Mention]:
-        return list(emails(self.text, self.request.utterance, self.tables, typed=self.request.typed))
-
-    @cached_property
-    def phones(self) -> Sequence[Mention]:
-        return free_of(phones(self.text, self.tables, self.region), self.emails)
-
-    @cached_property
-    def dates(self) -> Sequence[Mention]:
-        return free_of(dates(self.text, self.tables, self.today), self.phones)
-
-    @cached_property
-    def numbers(self) -> Sequence[Mention]:
-        return free_of(numbers(self.text, self.tables), [*self.phones, *self.dates, *self.emails])
-
-
-def _emails(turn: Turn, said: _Said) -> Mapping[str, JsonValue]:
+def _emails(turn: Turn, found: Found) -> Mapping[str, JsonValue]:
     taker = _contact_asked_for(turn, "email")
     if taker is None:
         return {}
@@ -122,19 +101,19 @@ def _emails(turn: Turn, said: _Said) -> Mapping[str, JsonValue]:
     sender = right_before(turn.tables.emails.senders)
     meant = [
         mention
-        for mention in said.emails
+        for mention in found()
         if not turn.declines(mention)
         and (asked or not (mention.vague or sender.search(turn.text, 0, mention.start)))
     ]
     return turn.one_value(taker, turn.own(taker, meant, strict=not asked))
 
 
-def _phones(turn: Turn, said: _Said) -> Mapping[str, JsonValue]:
+def _phones(turn: Turn, found: Found) -> Mapping[str, JsonValue]:
     taker = _contact_asked_for(turn, "phone")
     if taker is None:
         return {}
     asked = turn.is_asked(taker)
-    meant = [mention for mention in said.phones if not turn.declines(mention)]
+    meant = [mention for mention in found() if not turn.declines(mention)]
     says_so = anywhere(turn.tables.turns.number_words)
     if not asked and _is_bare_answer(turn, meant) and not says_so.search(turn.text):
         return {}  # to a question that was for another variable
@@ -151,9 +130,9 @@ def _contact_asked_for(turn: Turn, kind: VariableType) -> Profile | None:
     return None if elsewhere else profiles[0]
 
 
-def _dates(turn: Turn, said: _Said) -> Mapping[str, JsonValue]:
+def _dates(turn: Turn, found: Found) -> Mapping[str, JsonValue]:
     profiles = turn.of_type("date")
-    meant = [mention for mention in said.dates if not turn.declines(mention)] if profiles else []
+    meant = [mention for mention in found() if not turn.declines(mention)] if profiles else []
     if not meant:
         return {}
     asked = [each for each in profiles if turn.is_asked(each)]
@@ -202,7 +181,8 @@ def _fits(turn: Turn, profile: Profile, mention: Mention) -> bool:
     day, past = date.fromisoformat(str(mention.value)[:10]), _is_past(profile)
     if day <= turn.today if past else day >= turn.today:
         return not (mention.vague and "birth" in profile.topics)
-    return not past and turn.is_asked(profile) and turn.asked is not None and not turn.asked.looks_ahead
+    ahead = turn.asked is None or turn.asked.has(turn.tables.turns.asks_ahead)
+    return not past and turn.is_asked(profile) and not ahead
 
 
 def _call_beside(turn: Turn, mention: Mention) -> frozenset[str]:
@@ -220,12 +200,12 @@ def _is_bare_answer(turn: Turn, mentions: Sequence[Mention]) -> bool:
     return not any(is_content(word) for word in _WORD.findall(around))
 
 
-def _numbers(turn: Turn, said: _Said) -> Mapping[str, JsonValue]:
+def _numbers(turn: Turn, found: Found) -> Mapping[str, JsonValue]:
     values: dict[str, JsonValue] = {}
     profiles = turn.of_type("number")
-    if not profiles or turn.names_two(said.numbers):
+    if not profiles or turn.names_two(found()):
         return values
-    meant = [mention for mention in said.numbers if not turn.declines(mention)]
+    meant = [mention for mention in found() if not turn.declines(mention)]
     former = {m.start for m in meant if turn.is_former(m)}
     asks_back = turn.asked is not None and bool(turn.asked.topics & {"past", "earlier"})
     if len(profiles) * len(meant) > MOST_WEIGHED:
@@ -247,7 +227,7 @@ def _booleans(turn: Turn) -> Mapping[str, JsonValue]:
     """Yes and no answer the one boolean that was asked for, by a question that they can answer."""
     asked = turn.asked
     taker = next((each for each in turn.of_type("boolean") if turn.is_asked(each)), None)
-    if asked is None or taker is None or asked.offers_choice or asked.is_open_form:
+    if asked is None or taker is None or asked.has(turn.tables.turns.alternatives) or asked.is_open_form:
         return {}
     if asked.stems & taker.when_false and not asked.stems & taker.words:
         return {}

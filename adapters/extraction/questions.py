@@ -68,7 +68,7 @@ class Question:
     def asks(self, kind: str) -> bool:
         """Whether a question word of the type is in it."""
         turns = self.tables.turns
-        if kind == "phone" and not self.stems and self._has(turns.number_words):
+        if kind == "phone" and not self.stems and self.has(turns.number_words):
             return True  # "Your number?"; "your number of …" asks for what it is the number of
         words: dict[str, Phrases] = {
             "date": turns.asks_date,
@@ -76,15 +76,7 @@ class Question:
             "email": self.tables.emails.words,
             "number": turns.asks_number,
         }
-        return kind in words and self._has(words[kind])
-
-    @property
-    def offers_choice(self) -> bool:
-        return self._has(self.tables.turns.alternatives)
-
-    @cached_property
-    def opens(self) -> bool:
-        return self._has(self.tables.turns.openers)
+        return kind in words and self.has(words[kind])
 
     @property
     def is_open_form(self) -> bool:
@@ -93,16 +85,11 @@ class Question:
         return any(asking.match(sentence.strip(" ¿¡,")) for sentence in self.sentences)
 
     @property
-    def looks_ahead(self) -> bool:
-        """For what is to come, and may be chosen."""
-        return self._has(self.tables.turns.asks_ahead)
-
-    @property
     def is_negated(self) -> bool:
         """ "Don't you need parking?": a plain yes may mean either."""
         return _NEGATION.search(self.text) is not None
 
-    def _has(self, phrases: Phrases) -> bool:
+    def has(self, phrases: Phrases) -> bool:
         return anywhere(phrases).search(self.text) is not None
 
 
