@@ -43,7 +43,8 @@ class _Patterns:
         self.greets = re.compile(rf"[ ,]{{1,2}}{alternation(tables.greetings)}[ ,.!]{{1,2}}\w")
         asked = alternation(tables.asking)
         self.asks = re.compile(rf"\?|{asked}")
-        self.asks_at_once = re.compile(rf"[ ,.]{{0,2}}(?:{alternation(tables.leading)} )?{asked}")
+        turns = alternation((*tables.leading, *vocabulary.turns.corrections))
+        self.asks_at_once = re.compile(rf"[ ,.]{{0,2}}(?:{turns}[ ,]{{1,2}})?{asked}")
         every = (*tables.yes, *tables.no, *tables.firm_yes, *tables.firm_no, *tables.leading)
         self.determined = re.compile(r" \w+" if vocabulary.code == "en" else r"(?!)")
         self.says_nothing = re.compile(alternation((*every, *vocabulary.turns.choosing)))
@@ -70,6 +71,9 @@ def answer(turn: Turn, taker: Profile) -> bool | None:
     # Places stay: what answers, leads in or only chooses is blanked.
     rest = _patterns(turn.tables).says_nothing.sub(lambda found: " " * len(found.group()), text)
     if len(kinds) != 1 or not any(_stands(found, rest, turn.tables, taker) for found in said):
+        return None
+    condition = anywhere(tables.objections).search(text, 0, said[0].start())  # "if it's free, yes"
+    if condition and _says_something(rest[condition.end() : said[0].start()], taker):
         return None
     return None if _is_left_open(text, rest, said[-1].end(), turn.tables, taker) else kinds.pop()
 

@@ -150,6 +150,9 @@ class Turn:
             return Fit.OWN
         if alone:
             return Fit.ALONE
+        lead = self.text[max(0, number.start - _REACH) : number.start]
+        if right_before((*self.tables.words.having, *self.tables.turns.wishes)).search(lead):
+            return Fit.OTHERS  # "we have two baths"
         others = (each for each in self.of_type("number") if each is not profile)
         return (
             Fit.OTHERS if not self.is_short or any(shares(behind[:1], each) for each in others) else Fit.ALONE

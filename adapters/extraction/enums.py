@@ -15,7 +15,7 @@ from functools import cache
 from adapters.extraction.context import MOST_WEIGHED, Found, Mention, Turn
 from adapters.extraction.members import is_brief, members
 from adapters.extraction.questions import Profile, is_content, shares, stems
-from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_before
+from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few, right_after, right_before
 from flow_engine.values import JsonValue
 
 
@@ -126,11 +126,13 @@ def _is_a_word_of_the_name(turn: Turn, profile: Profile, mention: Mention) -> bo
 def _is_meant(turn: Turn, profile: Profile, mention: Mention, begins: Collection[int]) -> bool:
     """Rule 2, and of rule 3 that it is no part of another thing."""
     asked = turn.is_asked(profile)
+    if _is_past(turn, mention):
+        return False
     if _is_all_that_is_said(turn, profile, mention):
         # A part of a member answers a question that by its words is for no variable.
         asked_apart = turn.asked is not None and not turn.asked_ids
         return asked or not mention.vague or (asked_apart and not is_brief(mention.value))
-    if _is_past(turn, mention):
+    if _is_told_of(turn, profile, mention):
         return False
     behind = turn.words_behind(mention)
     if asked:
@@ -152,6 +154,15 @@ def _is_past(turn: Turn, mention: Mention) -> bool:
     """ "Last time by card", "it was declined yesterday"."""
     past = tuple(name for name, count in turn.tables.dates.days.items() if count < 0)
     return turn.is_former(mention) or anywhere(past).search(turn.text, *turn.clause(mention)) is not None
+
+
+def _is_told_of(turn: Turn, profile: Profile, mention: Mention) -> bool:
+    """ "The suite is too expensive", "if it were cheaper, the suite"."""
+    if right_after(turn.tables.turns.tells).match(turn.text, mention.end):
+        return True
+    start, _ = turn.clause(mention)
+    condition = anywhere(turn.tables.answers.objections).search(turn.text, start, mention.start)
+    return condition is not None and _says_more(turn, profile, turn.text[condition.end() : mention.start])
 
 
 def _is_of_a_story(turn: Turn, mention: Mention) -> bool:
@@ -179,9 +190,13 @@ def _is_all_that_is_said(turn: Turn, profile: Profile, mention: Mention) -> bool
     """Whether the rest of its clause only leads up to it ("I'd take the …") or speaks of the variable."""
     start, end = turn.clause(mention)
     rest = f"{turn.text[start : mention.start]} . {turn.text[mention.end : end]}"
+    return not _says_more(turn, profile, rest)
+
+
+def _says_more(turn: Turn, profile: Profile, text: str) -> bool:
     turns = turn.tables.turns
-    words = _WORD.findall(anywhere((*turns.choosing, *turns.corrections, *turns.own)).sub(" ", rest))
-    return all(not is_content(word) or shares([word], profile) for word in words)
+    words = _WORD.findall(anywhere((*turns.choosing, *turns.corrections, *turns.own)).sub(" ", text))
+    return any(is_content(word) and not shares([word], profile) for word in words)
 
 
 def _heads_a_short_answer(

@@ -98,14 +98,16 @@ def _emails(turn: Turn, found: Found) -> Mapping[str, JsonValue]:
     if taker is None:
         return {}
     asked = turn.is_asked(taker)
-    sender = right_before(turn.tables.emails.senders)
+    tables = turn.tables.emails
+    sender, others = right_before(tables.senders), anywhere(tables.others)
     meant = [
         mention
         for mention in found()
         if not turn.declines(mention)
+        and not others.search(turn.text, turn.clause(mention)[0], mention.start)
         and (asked or not (mention.vague or sender.search(turn.text, 0, mention.start)))
     ]
-    return turn.one_value(taker, turn.own(taker, meant, strict=not asked))
+    return turn.one_value(taker, turn.own(taker, meant, strict=True))
 
 
 def _phones(turn: Turn, found: Found) -> Mapping[str, JsonValue]:

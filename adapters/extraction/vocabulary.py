@@ -36,6 +36,8 @@ class Words:
     """What stands before a thing that is known: articles, and whose it is."""
     by: Phrases
     """Before what something is done with, or where."""
+    having: Phrases
+    """Before what somebody has: two baths are not two guests."""
     one: Phrases
     respelled: dict[str, str]
     not_numbers: Phrases
@@ -102,6 +104,8 @@ class Turns:
     """What they stand beside has been: it is not what is wished for now."""
     done: Phrases
     """A thing beside these was chosen or done before; a count is as it is now ("we're already four")."""
+    tells: Phrases
+    """Right behind a thing that they say something of, which is no choice of it."""
     conditionals: Phrases
     contrasts: Phrases
     openers: Phrases
@@ -197,6 +201,8 @@ class Emails:
     leads: Phrases
     senders: Phrases
     """Before an address that a mail came from."""
+    others: Phrases
+    """Ahead of an address that is not, or no longer, the user's: "I wrote to …"."""
     letters: Phrases
     """Between a letter and the word that it begins: "m for Milan"."""
     at_is_rare: bool

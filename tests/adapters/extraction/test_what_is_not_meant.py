@@ -318,3 +318,74 @@ def test_yes_on_the_way_to_another_matter_is_no_answer(
     language: str, said: str, value: JsonValue
 ) -> None:  # F38
     assert answer(INSURED[language], language, said) == value
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "value"),
+    [
+        ("it", "vi ho scritto a assistenza@example.it e nessuno risponde", None),
+        ("it", "la vecchia mail era mario@example.it", None),
+        ("it", "la mail di mia moglie è anna@example.it", None),
+        ("it", "di solito uso mario@example.it", "mario@example.it"),
+        ("en", "I wrote to info@example.com", None),
+        ("en", "my accountant's email is paul@example.com", None),
+        ("en", "is your address help@example.com?", None),
+        ("en", "I changed my email, it's now a.lee@example.com", "a.lee@example.com"),
+        ("es", "os he escrito a info@example.es", None),
+        ("es", "ahora uso ana@example.es", "ana@example.es"),
+    ],
+)
+def test_an_address_that_is_not_the_users_own_is_none_even_when_asked_for(
+    language: str, said: str, value: JsonValue
+) -> None:  # F38
+    assert answer((EMAIL, "E-mail?"), language, said) == value
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "value"),
+    [
+        ("it", "la carta mi è stata rifiutata", None),
+        ("it", "il signore prima di me ha pagato in contanti", None),
+        ("it", "se avessi la carta pagherei con quella", None),
+        ("it", "la carta va benissimo", "carta"),
+        ("en", "the cash was short, if I remember well", None),
+        ("en", "if I had a card I'd use it", None),
+        ("en", "the guy before me paid in cash", None),
+        ("en", "card if possible", "card"),
+        ("es", "la tarjeta me la rechazaron", None),
+        ("es", "con tarjeta, si es posible", "tarjeta"),
+    ],
+)
+def test_what_is_told_of_a_thing_or_supposed_is_no_choice_of_it(
+    language: str, said: str, value: JsonValue
+) -> None:  # F38
+    assert answer(PAYMENT[language], language, said) == value
+
+
+@pytest.mark.parametrize(
+    ("language", "said", "value"),
+    [
+        ("it", "sì la sento", None),
+        ("it", "sì un attimo", None),
+        ("it", "sì, cioè, quanto costa?", None),
+        ("it", "no scusi, può ripetere?", None),
+        ("it", "certo, un gatto", True),
+        ("en", "yes I can hear you", None),
+        ("en", "if it's free, yes", None),
+        ("en", "no, say that again", None),
+        ("en", "yes, with Allianz I think", True),
+        ("es", "sí, un momento", None),
+    ],
+)
+def test_an_answer_to_the_talk_itself_or_under_a_condition_is_none(
+    language: str, said: str, value: JsonValue
+) -> None:  # F38
+    assert answer(INSURED[language], language, said) == value
+
+
+@pytest.mark.parametrize(
+    ("said", "value"), [("abbiamo due bagni", None), ("ho tre cani", None), ("due adulti", 2)]
+)
+def test_what_somebody_has_is_no_count_of_people(said: str, value: JsonValue) -> None:  # F38
+    people = VariableSpec("persone", "persone", "number", "Per quante persone è la prenotazione.")
+    assert answer((people, "Per quante persone?"), "it", said) == value
