@@ -11,11 +11,10 @@ import re
 from functools import cache
 
 from adapters.extraction.context import Turn
-from adapters.extraction.questions import Profile, is_content, shares
+from adapters.extraction.questions import WORD, Profile, is_content, shares
 from adapters.extraction.vocabulary import Vocabulary, alternation, anywhere, few
 
 _CLAUSE = re.compile(r"[,.;:?!]")
-_WORD = re.compile(r"[^\W\d_]+")
 
 
 class _Patterns:
@@ -98,7 +97,7 @@ def _is_left_open(text: str, rest: str, end: int, vocabulary: Vocabulary, taker:
     patterns, turned = _patterns(vocabulary), anywhere(vocabulary.answers.turning).search(text, end)
     if patterns.held.match(text, end) or patterns.greets.match(text, end):
         return True
-    if turned is not None and not shares(_WORD.findall(turned.group()), taker):
+    if turned is not None and not shares(WORD.findall(turned.group()), taker):
         return True
     objection = anywhere(vocabulary.answers.objections).search(text, end)
     if objection is None:
@@ -108,4 +107,4 @@ def _is_left_open(text: str, rest: str, end: int, vocabulary: Vocabulary, taker:
 
 
 def _says_something(text: str, taker: Profile) -> bool:
-    return any(is_content(word) and not shares([word], taker) for word in _WORD.findall(text))
+    return any(is_content(word) and not shares([word], taker) for word in WORD.findall(text))

@@ -12,6 +12,7 @@ from typing import Literal
 
 from adapters.extraction.questions import (
     SIGNS,
+    WORD,
     Profile,
     Question,
     is_content,
@@ -37,7 +38,6 @@ MOST_WEIGHED = 10_000
 """Pairs of a variable and a value that was said; where there are more, only what was asked for is read."""
 TO_A_REFERENCE = r"(?:'s|[:#])?(?: [\w.']{1,12}){0,3}[ :#]*$"
 """From what names a reference to its digits, "order number is": three words at most. A pattern."""
-_WORD = re.compile(r"[^\W\d_]+")
 _CLAUSE_END = re.compile(r"[.;?!]|, ")
 
 
@@ -173,16 +173,16 @@ class Turn:
         """Up to three words of the clause behind the mention, before any digit and any day: the night of
         Saturday is not one of so many."""
         end = min(self.clause(mention)[1], mention.end + _REACH)
-        if _WORD.search(self.text, mention.end, end):
+        if WORD.search(self.text, mention.end, end):
             end = min((day.start for day in self.days() if mention.end <= day.start < end), default=end)
         text = re.split("[0-9]", self.text[mention.end : end])[0]
-        return _WORD.findall(text)[:_SUPPORT_WORDS]
+        return WORD.findall(text)[:_SUPPORT_WORDS]
 
     def words_ahead(self, mention: Mention) -> Sequence[str]:
         """Up to three words of the clause before the mention, behind any digit."""
         start, _ = self.clause(mention)
         text = re.split("[0-9]", self.text[max(start, mention.start - _REACH) : mention.start])[-1]
-        return _WORD.findall(text)[-_SUPPORT_WORDS:]
+        return WORD.findall(text)[-_SUPPORT_WORDS:]
 
     def declines(self, mention: Mention) -> bool:
         """ "not Monday", "Monday no", "Monday I can't": named, but not as the answer. A day and a

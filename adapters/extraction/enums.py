@@ -144,10 +144,7 @@ def _is_meant(turn: Turn, profile: Profile, mention: Mention, begins: Collection
         return True
     if _heads_a_short_answer(turn, mention, behind, begins):
         return not _is_of_a_story(turn, mention)
-    if not turn.is_open or _is_part_of_another(turn, mention, behind, begins):
-        return False
-    start, _ = turn.clause(mention)
-    return _is_new(turn, mention, start)
+    return turn.is_open and not _is_part_of_another(turn, mention, behind, begins) and _is_new(turn, mention)
 
 
 def _is_past(turn: Turn, mention: Mention) -> bool:
@@ -177,10 +174,10 @@ def _is_of_a_story(turn: Turn, mention: Mention) -> bool:
     ).search(lead[: known.start()])
 
 
-def _is_new(turn: Turn, mention: Mention, start: int) -> bool:
-    """Wished for in its clause, from `start`, what the clause is about, or brought up as something new ("I
+def _is_new(turn: Turn, mention: Mention) -> bool:
+    """Wished for in its clause, what the clause is about, or brought up as something new ("I
     have a …"): no thing of the user's to which something was done ("they stole my …")."""
-    tables, lead = turn.tables, turn.text[start : mention.start]
+    tables, lead = turn.tables, turn.text[turn.clause(mention)[0] : mention.start]
     if right_before(tables.words.indefinite).search(lead) or anywhere(tables.turns.wishes).search(lead):
         return True
     return not any(map(is_content, _WORD.findall(anywhere(tables.answers.leading).sub("", lead))))

@@ -8,7 +8,6 @@ variable its own → canonical form.
    a question asked again.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -29,6 +28,7 @@ from adapters.extraction.enums import enums, is_rather_anothers
 from adapters.extraction.normalising import normalise
 from adapters.extraction.numbers import free_of, numbers
 from adapters.extraction.questions import (
+    WORD,
     Profile,
     asked_for,
     conflict,
@@ -37,12 +37,11 @@ from adapters.extraction.questions import (
     question,
     stems,
 )
-from adapters.extraction.vocabulary import LANGUAGES, anywhere, right_before, vocabulary
+from adapters.extraction.vocabulary import LANGUAGES, anywhere, vocabulary
 from flow_engine.ports.extraction import ExtractionRequest
 from flow_engine.values import JsonValue, ValueRejected, canonical
 from flow_engine.vocabulary import VariableType
 
-_WORD = re.compile(r"[^\W\d_]+")
 _MONTH_FIRST_REGIONS = frozenset({"US", "PH", "PR", "GU"})
 _MINED = frozenset({"phone", "email", "date", "number", "boolean", "enum"})
 
@@ -98,14 +97,13 @@ def _emails(turn: Turn, found: Found) -> Mapping[str, JsonValue]:
     if taker is None:
         return {}
     asked = turn.is_asked(taker)
-    tables = turn.tables.emails
-    sender, others = right_before(tables.senders), anywhere(tables.others)
+    others = anywhere(turn.tables.emails.others)
     meant = [
         mention
         for mention in found()
         if not turn.declines(mention)
         and not others.search(turn.text, turn.clause(mention)[0], mention.start)
-        and (asked or not (mention.vague or sender.search(turn.text, 0, mention.start)))
+        and (asked or not mention.vague)
     ]
     return turn.one_value(taker, turn.own(taker, meant, strict=True))
 
@@ -199,7 +197,7 @@ def _is_bare_answer(turn: Turn, mentions: Sequence[Mention]) -> bool:
     if turn.asked is None or turn.is_open or not mentions:
         return False
     around = turn.text[: mentions[0].start] + " " + turn.text[mentions[-1].end :]
-    return not any(is_content(word) for word in _WORD.findall(around))
+    return not any(is_content(word) for word in WORD.findall(around))
 
 
 def _numbers(turn: Turn, found: Found) -> Mapping[str, JsonValue]:

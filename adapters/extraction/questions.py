@@ -18,7 +18,7 @@ from adapters.extraction.vocabulary import vocabulary as tables_of
 from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import VariableType
 
-_WORD = re.compile(r"[^\W\d_]+")
+WORD = re.compile(r"[^\W\d_]+")
 _SENTENCE = re.compile(r"[^.?!;]+[.?!;]*")
 _RUN, _ONE_WORD = re.compile(r"\w+"), re.compile(r"\w+\*?")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
@@ -70,13 +70,8 @@ class Question:
         turns = self.tables.turns
         if kind == "phone" and not self.stems and self.has(turns.number_words):
             return True  # "Your number?"; "your number of …" asks for what it is the number of
-        words: dict[str, Phrases] = {
-            "date": turns.asks_date,
-            "phone": turns.asks_phone,
-            "email": self.tables.emails.words,
-            "number": turns.asks_number,
-        }
-        return kind in words and self.has(words[kind])
+        words = {"date": turns.asks_date, "phone": turns.asks_phone, "number": turns.asks_number}
+        return self.has(self.tables.emails.words if kind == "email" else words.get(kind, ()))
 
     @property
     def is_open_form(self) -> bool:
@@ -184,7 +179,7 @@ def asked_for(profiles: Sequence[Profile], asked: Question) -> frozenset[str]:
 def stems(text: str) -> frozenset[str]:
     """Of folded text: its content words without their endings, at most five letters of each."""
     return frozenset(
-        _stem(word) for word in _WORD.findall(text) if word not in _stop_words() and len(word) > 1
+        _stem(word) for word in WORD.findall(text) if word not in _stop_words() and len(word) > 1
     )
 
 

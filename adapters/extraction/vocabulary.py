@@ -199,8 +199,6 @@ class Emails:
     underscore: Phrases
     words: Phrases
     leads: Phrases
-    senders: Phrases
-    """Before an address that a mail came from."""
     others: Phrases
     """Ahead of an address that is not, or no longer, the user's: "I wrote to …"."""
     letters: Phrases
