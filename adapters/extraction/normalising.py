@@ -16,7 +16,7 @@ from typing import Protocol, cast
 
 import text_to_num
 
-from adapters.extraction.vocabulary import Vocabulary, alternation, as_listed, fold
+from adapters.extraction.vocabulary import LONGEST_KEPT, Vocabulary, alternation, as_listed, fold
 
 MAX_CHARS = 2000
 """An utterance is cut here: longer ones are no speech, and every scanner's work is bounded by it."""
@@ -109,7 +109,7 @@ def _with_digits(text: str, vocabulary: Vocabulary, patterns: _Patterns) -> str:
     """Number words become digits; an ordinal only beside a month or after "the", see above."""
     words = vocabulary.words
     parts: list[str] = _TOKEN.findall(text)
-    if not any(_may_begin(part, vocabulary) for part in parts):
+    if not any(len(part) > LONGEST_KEPT or _may_begin(part, vocabulary) for part in parts):
         return text
     no_numbers = {place for found in patterns.not_numbers.finditer(text) for place in range(*found.span())}
     stay = {*words.articles, *words.zero}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 
-from adapters.extraction.vocabulary import LANGUAGES, Phrases, Vocabulary, anywhere, fold
+from adapters.extraction.vocabulary import LANGUAGES, LONGEST_KEPT, Phrases, Vocabulary, anywhere, fold
 from adapters.extraction.vocabulary import vocabulary as tables_of
 from flow_engine.variables import VariableSpec
 from flow_engine.vocabulary import VariableType
@@ -214,9 +214,10 @@ def _of_several_words() -> Phrases:
 
 
 def topics_of(text: str) -> frozenset[str]:
-    if anywhere(_of_several_words()).search(text):
+    words: list[str] = _RUN.findall(text)
+    if anywhere(_of_several_words()).search(text) or max(map(len, words), default=0) > LONGEST_KEPT:
         return _topics_in(text)
-    return frozenset[str]().union(*map(_topics_of_word, _RUN.findall(text)))
+    return frozenset[str]().union(*map(_topics_of_word, words))
 
 
 def _topics_in(text: str) -> frozenset[str]:

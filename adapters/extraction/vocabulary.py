@@ -20,6 +20,8 @@ from typing import Literal, TypeVar, cast
 from pydantic import TypeAdapter
 
 LANGUAGES = ("it", "en", "es")
+LONGEST_KEPT = 64
+"""Characters of a word of an utterance of which it is remembered what it is: strangers say what they like."""
 
 Phrases = tuple[str, ...]
 Unit = Literal["minute", "hour", "day", "week", "month", "year"]
