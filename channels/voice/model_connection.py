@@ -17,7 +17,7 @@ where there is no new one to be had.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
@@ -28,7 +28,6 @@ from channels.voice.call.events import AgentAudio, ModelError, ModelEvent, Sessi
 from channels.voice.call.machine import Call
 from channels.voice.call.ports import ConnectModel, ModelLink, ModelUnreachable, SessionSettings
 
-TRIES: Final = 2
 RENEW_AFTER_S: Final = 55 * 60.0
 RENEW_AT_LAST_S: Final = 59 * 60.0
 """OpenAI ends a session after 60 minutes."""
@@ -38,18 +37,19 @@ RENEW_AGAIN_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds: of one try, between two, and of all together."""
+    """Seconds: of one try, before each further one, and of all together."""
 
     of_a_try: float
-    pause: float
+    pauses: Sequence[float]
     of_all: float
 
 
-OPENING: Final = Patience(2.0, 0.1, 2.8)
+OPENING: Final = Patience(2.0, (0.1,), 2.8)
 """A caller who hears nothing hangs up after three seconds."""
 
-LONGER: Final = Patience(5.0, 0.5, 10.5)
-"""While the call has begun, or still rings."""
+RINGING: Final = Patience(5.0, (0.5,), 10.5)
+LONGER: Final = Patience(5.0, (0.5, 1.0, 2.0, 4.0), 10.5)
+"""While the call has begun: a model that is being restarted refuses at once, for some seconds."""
 
 
 class ConnectionState(Enum):
@@ -133,7 +133,7 @@ class ModelConnection:
         seconds. Raises ModelUnreachable when no try succeeds."""
         self._to(ConnectionState.OPENING)
         try:
-            await self._try(settings, OPENING if self._line_plays else LONGER)
+            await self._try(settings, OPENING if self._line_plays else RINGING)
         except ModelUnreachable:
             self._to(ConnectionState.CLOSED)
             raise
@@ -203,21 +203,24 @@ class ModelConnection:
         self._to(ConnectionState.OPEN)
 
     async def _try(self, settings: SessionSettings, patience: Patience) -> None:
-        """Raises ModelUnreachable with the reasons of all tries."""
-        reasons: list[str] = []
-        until = asyncio.get_running_loop().time() + patience.of_all
-        for attempt in range(TRIES):
-            await asyncio.sleep(patience.pause * attempt)
-            within_s = min(patience.of_a_try, until - asyncio.get_running_loop().time())
+        """Raises ModelUnreachable with the reasons of all tries, each once."""
+        reasons: dict[str, None] = {}
+        now = asyncio.get_running_loop().time
+        until = now() + patience.of_all
+        for pause_s in (0.0, *patience.pauses):
+            if now() + pause_s >= until:
+                break
+            await asyncio.sleep(pause_s)
+            within_s = min(patience.of_a_try, until - now())
             listener = _Listener(self)
             try:
                 async with asyncio.timeout(within_s):
                     await self._open_session(listener, settings)
                     return
             except ModelUnreachable as reason:
-                reasons.append(str(reason))
+                reasons[str(reason)] = None
             except TimeoutError:
-                reasons.append(f"no session within {within_s:.3g} s")
+                reasons[f"no session within {within_s:.3g} s"] = None
             listener.is_current = False
             if self._listener is listener:
                 self._replace()

@@ -205,7 +205,7 @@ class TestAModelThatStalls:
             await s.over("caller_hung_up")
 
     async def test_from_the_first_moment_ends_the_call(self, monkeypatch: pytest.MonkeyPatch) -> None:  # V12
-        monkeypatch.setattr(model_connection, "OPENING", Patience(0.4, 0.1, 1.0))
+        monkeypatch.setattr(model_connection, "OPENING", Patience(0.4, (0.1,), 1.0))
         faults = [Fault("stall", after_events=1)] * 2
         async with scene(TALKATIVE, *faults) as s, FakeTwilioCall(s.bridge.url) as call:
             await call.closed()

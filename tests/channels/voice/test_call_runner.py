@@ -339,8 +339,29 @@ def test_a_model_that_stays_away_ends_the_call_once() -> None:  # V12
         stage.models.sides[0].lost()
 
     stage = Stage(models=Models(["confirms", "refuses"])).play(loses)
-    assert len(stage.models.sides) == 3  # two tries
+    assert len(stage.models.sides) == 6  # five tries
     assert (stage.book.asked[-1], stage.watcher.ended) == ("ended", ["model_lost"])
+
+
+def test_a_model_that_refuses_for_some_seconds_is_waited_for() -> None:  # V12
+    async def loses(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.models.sides[0].lost()
+        await hangs_up(stage, runner, 9)
+
+    stage = Stage(models=Models(["confirms", *["refuses"] * 4, "confirms"])).play(loses)
+    assert (len(stage.models.links), stage.watcher.ended) == (2, ["caller_hung_up"])
+
+
+@pytest.mark.parametrize("how", ["refuses", "hangs", "never confirms", "closes", "is refused"])
+def test_a_model_that_stays_away_is_given_up_within_the_time_for_it(how: str) -> None:  # V12
+    async def loses(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.models.sides[0].lost()
+
+    stage = Stage(models=Models(["confirms", how])).play(loses)
+    assert stage.watcher.ended == ["model_lost"]
+    assert 1 + 7.5 <= stage.finished_at <= 1 + 10.5
 
 
 def test_a_task_that_changes_while_there_is_no_model_is_the_next_one_s() -> None:  # V2, V12
@@ -429,8 +450,8 @@ def test_a_session_that_cannot_be_renewed_in_time_serves_on_and_is_renewed_later
     async def scene(stage: Stage, runner: CallRunner) -> None:
         await asyncio.sleep(1)
         stage.event(ResponseStarted("r0"), ResponseEnded("r0", "completed"))
-        await asyncio.sleep(55 * 60)
-        assert (len(stage.models.sides), stage.watcher.renewed) == (3, 1)  # both tries have failed
+        await asyncio.sleep(55 * 60 + 7)
+        assert (len(stage.models.sides), stage.watcher.renewed) == (6, 1)  # all tries have failed
         if is_lost:
             stage.models.sides[0].lost()
         else:
@@ -441,7 +462,7 @@ def test_a_session_that_cannot_be_renewed_in_time_serves_on_and_is_renewed_later
         assert (len(stage.models.links), stage.watcher.renewed) == (2, 2)
         runner.call.line_event(StreamStopped())
 
-    stage = Stage(models=Models(["confirms", "refuses", "refuses", "confirms"])).play(scene)
+    stage = Stage(models=Models(["confirms", *["refuses"] * 5, "confirms"])).play(scene)
     assert stage.watcher.ended == ["caller_hung_up"]
 
 

@@ -274,7 +274,7 @@ async def test_a_call_that_cannot_be_accepted_is_over_and_in_the_books(statuses:
 async def test_an_accept_whose_answer_is_lost_leaves_no_call_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # V12
-    monkeypatch.setattr(model_connection, "LONGER", Patience(0.3, 0.1, 1.0))
+    monkeypatch.setattr(model_connection, "RINGING", Patience(0.3, (0.1,), 1.0))
     async with scene(fails={"accept": [0]}) as s:
         await s.ring()
         session = await s.sip.session("rtc_1")
