@@ -8,6 +8,7 @@
    sent, as it is unfinished or unreadable, is removed once it is a day old.
 """
 
+import asyncio
 import os
 import time
 import uuid
@@ -209,9 +210,10 @@ class _Delivered:
             timeout_s=timeout_s,
             log_fields=dict(self._log_fields),
         )
-        self._deliveries.keep(delivery)
         answered = False
         try:
+            # In a thread: a disk that is slow to write would make every call of the process stutter.
+            await asyncio.to_thread(self._deliveries.keep, delivery)
             reply = await self._outbound.request(
                 method, url, timeout_s=timeout_s, headers=delivery.headers, content=content
             )

@@ -18,10 +18,11 @@ import asyncio
 import selectors
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, TypeVarTuple, cast
 from urllib.parse import urlsplit
 
 import httpx2
@@ -39,6 +40,7 @@ from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, Outbound
 from flow_engine.values import JsonValue
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 
 class NothingLeftToDo(RuntimeError):
@@ -58,7 +60,7 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """`time` starts at 0 seconds and jumps."""
+    """`time` starts at 0 seconds and jumps. What is given to a thread is done at once."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()
@@ -66,6 +68,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Arguments], T], *args: *Arguments
+    ) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = self.create_future()
+        done.set_result(func(*args))
+        return done
 
 
 def run_in_virtual_time(main: Coroutine[object, object, T]) -> T:

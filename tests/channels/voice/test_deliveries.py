@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -212,6 +213,28 @@ class TestSpool:
         run_in_virtual_time(run())
         assert len(seen) == 1
         assert list(tmp_path.iterdir()) == []
+
+    def test_the_calls_go_on_while_it_is_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:  # V12
+        writes, went_on = threading.Event(), threading.Event()
+
+        def slow_disk(descriptor: int) -> None:
+            writes.set()
+            assert went_on.wait(60)
+
+        async def calls_go_on() -> None:
+            while not writes.is_set():
+                await asyncio.sleep(0.001)
+            went_on.set()
+
+        async def run() -> None:
+            business = Business(200)
+            await asyncio.gather(calls_go_on(), send(deliveries_of(business, tmp_path), business))
+            assert len(business.keys) == 1
+
+        monkeypatch.setattr(os, "fsync", slow_disk)
+        asyncio.run(run())
 
     def test_a_file_that_is_none_of_these_and_a_directory_that_cannot_be_written_lose_nothing(
         self, tmp_path: Path
