@@ -370,8 +370,9 @@ class Call:
         self._timers.quiet(self._clock())
         self._output.mark_rest()
         self.counts.used(event.usage)
-        if event.status == "failed":
-            self._hooks.notice(events.ModelError("response_failed", event.reason or "no reason given"))
+        if event.status in ("failed", "incomplete"):
+            code = f"response_{event.status}"
+            self._hooks.notice(events.ModelError(code, event.reason or "no reason given"))
             if was_active and not (self._termination.is_under_way or event.response_id in self._silenced):
                 self._responses.failed(self._clock())
         else:

@@ -770,6 +770,14 @@ class TestTrouble:
             scene.wait(1.5)
         assert scene.asks() == 2
 
+    def test_a_response_that_is_cut_is_asked_for_again_and_told(self) -> None:  # V12
+        scene = Scene()
+        scene.goes(ResponseStarted("r1"), ResponseEnded("r1", "incomplete", "content_filter"))
+        assert scene.hooks.errors == [ModelError("response_incomplete", "content_filter")]
+        assert scene.asks() == 0
+        scene.wait(1.5)
+        assert scene.asks() == 1
+
     def test_a_model_that_fails_from_the_beginning_is_lost_to_the_caller(self) -> None:  # V12
         scene = Scene()
         for number in range(3):
