@@ -10,8 +10,8 @@
     renewing  every try has failed, nothing serves         closed, and the call ends
     any       `close`                                      closed
 
-One that is lost is gone before the new one is opened; one that is about to expire serves until then, or on
-where there is no new one to be had.
+One that is lost is gone before the new one is opened; one that is about to expire serves until the new one is
+connected, or on where none is.
 """
 
 from __future__ import annotations
@@ -137,7 +137,6 @@ class ModelConnection:
         except ModelUnreachable:
             self._to(ConnectionState.CLOSED)
             raise
-        self._to(ConnectionState.OPEN)
 
     def lost(self, why: str) -> None:
         """Go on with a new connection, unless one is being opened already, or the call is over. When none
@@ -192,18 +191,20 @@ class ModelConnection:
     async def _renew(self, settings: SessionSettings) -> None:
         # Whatever it fails by: nobody else would notice that there is no model any more.
         [failure] = await asyncio.gather(self._try(settings, LONGER), return_exceptions=True)
-        if failure is not None:
-            bug = None if isinstance(failure, ModelUnreachable) else failure
-            self._log.error("model_unreachable", reason=str(failure), exc_info=bug)
-            if not self.serves:
-                self._to(ConnectionState.CLOSED)
-                self._failed()
-                return
+        if failure is None:
+            return
+        bug = None if isinstance(failure, ModelUnreachable) else failure
+        self._log.error("model_unreachable", reason=str(failure), exc_info=bug)
+        if self.serves:
             self._renew_from = self._clock() + RENEW_AGAIN_S
-        self._to(ConnectionState.OPEN)
+            self._to(ConnectionState.OPEN)
+        else:
+            self._to(ConnectionState.CLOSED)
+            self._failed()
 
     async def _try(self, settings: SessionSettings, patience: Patience) -> None:
-        """Raises ModelUnreachable with the reasons of all tries, each once."""
+        """From the confirmation on the state is open: it may be lost again before its waiter runs. Raises
+        ModelUnreachable with the reasons of all tries, each once."""
         reasons: dict[str, None] = {}
         now = asyncio.get_running_loop().time
         until = now() + patience.of_all
@@ -216,7 +217,8 @@ class ModelConnection:
             try:
                 async with asyncio.timeout(within_s):
                     await self._open_session(listener, settings)
-                    return
+                self._to(ConnectionState.OPEN)
+                return
             except ModelUnreachable as reason:
                 reasons[str(reason)] = None
             except TimeoutError:

@@ -404,6 +404,22 @@ def test_a_session_that_closes_as_it_is_confirmed_is_no_session(before: list[str
     assert stage.watcher.ended == ["caller_hung_up"]
 
 
+@pytest.mark.parametrize("rounds", range(6))
+def test_a_session_that_closes_soon_after_it_was_renewed_is_renewed_again(rounds: int) -> None:  # V12
+    async def loses(stage: Stage, runner: CallRunner) -> None:
+        await asyncio.sleep(1)
+        stage.models.sides[0].lost()
+        await asyncio.sleep(1)
+        stage.event(CONFIRMED)
+        for _ in range(rounds):  # of the event loop
+            await asyncio.sleep(0)
+        stage.models.sides[1].lost()
+        await hangs_up(stage, runner, 5)
+
+    stage = Stage(models=Models(["confirms", "never confirms", "confirms"])).play(loses)
+    assert (len(stage.models.sides), stage.watcher.ended) == (3, ["caller_hung_up"])
+
+
 @pytest.mark.parametrize("breaks_by", [ValueError("a bug"), asyncio.CancelledError()])
 def test_a_renewal_that_breaks_ends_the_call(breaks_by: BaseException) -> None:  # V12
     class Breaks(Models):
