@@ -124,10 +124,11 @@ class GuardedTransport(BoundedTransport):
 
 
 class McpConnections:
-    """Implements `McpServers` over streamable HTTP; an answer is waited for `answer_within_s` seconds.
-    `allow` lets servers beside public addresses be reached. `trusted` holds the headers by URL of the
-    operator's own servers, such as the engine's with its key; nothing else gets a header. Everything raises
-    McpFailed."""
+    """Implements `McpServers` over streamable HTTP; an answer is waited for `answer_within_s` seconds, and a
+    list `connect_within_s`. `allow` lets servers beside public addresses be reached. `trusted` holds the
+    headers by URL of the operator's own servers, such as the engine's with its key; nothing else gets a
+    header. Their lists are waited for as answers are: what loads with the first message takes its time on a
+    busy machine. Everything raises McpFailed."""
 
     def __init__(
         self,
@@ -144,7 +145,8 @@ class McpConnections:
         self._connections: dict[str, _Connection] = {}
 
     async def tools(self, url: str) -> tuple[McpTool, ...]:
-        return await self._talk(url, _listed, self._connect_within_s)
+        within_s = self._answer_within_s if url in self._trusted else self._connect_within_s
+        return await self._talk(url, _listed, within_s)
 
     async def call(
         self, url: str, tool: str, arguments: Mapping[str, object], meta: Mapping[str, object]

@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters.outbound.policy import AllowList
 from channels.engine_client import mcp_tools
@@ -98,8 +99,26 @@ class ForgetfulServer:
         return Response(written, headers={"mcp-session-id": session}, media_type="application/json")
 
 
+class Loading:
+    """Answers nothing before it is loaded."""
+
+    def __init__(self) -> None:
+        self.asked, self.loaded = asyncio.Event(), asyncio.Event()
+
+    def streamable_http_app(self) -> ASGIApp:
+        app = agenda().streamable_http_app()
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                self.asked.set()
+                await self.loaded.wait()
+            await app(scope, receive, send)
+
+        return answer
+
+
 @asynccontextmanager
-async def running(server: MCPServer | ForgetfulServer) -> AsyncIterator[tuple[str, uvicorn.Server]]:
+async def running(server: MCPServer | ForgetfulServer | Loading) -> AsyncIterator[tuple[str, uvicorn.Server]]:
     listening = listening_socket()
     app = server.streamable_http_app()
     config = uvicorn.Config(app, ws="none", log_config=None, timeout_graceful_shutdown=1)
@@ -268,6 +287,20 @@ class TestFailures:
         for writer in writers:
             writer.transport.abort()
         silent.close()
+
+    async def test_an_operators_own_server_may_still_be_loading(self) -> None:  # V2
+        loading = Loading()
+        async with (
+            running(loading) as (url, _),
+            connections(trusted={url: {}}, connect_within_s=0.1) as own,
+            connections(connect_within_s=0.1) as others,
+        ):
+            listed = asyncio.create_task(own.tools(url))
+            await loading.asked.wait()
+            with pytest.raises(McpFailed, match=r"no answer within 0\.1 s"):
+                await others.tools(url)
+            loading.loaded.set()
+            assert [tool.name for tool in await listed] == ["add", "told", "words", "slow"]
 
     async def test_nobody_there(self) -> None:
         closed = listening_socket()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from channels.voice.testing.fake_response import Pace
@@ -16,6 +18,7 @@ from tests.channels.voice.flow.served_flow import (
     BLOCKED,
     CALLER,
     CARDIOGRAM,
+    FLOW_ID,
     LiveCall,
     Site,
     line_of,
@@ -220,6 +223,7 @@ async def test_what_the_caller_has_just_said_counts_before_it_is_written_down(si
             when("user: /start_task", Say("A che nome?", 400)),
         )
     )
+    await a_date_was_read(site)
     async with live_call(site, script, pace=Pace(transcription_ms=300)) as call:
         await call.heard(2, 400)
         await call.call.say(ASKS_FOR_THE_VISIT, 500)
@@ -234,6 +238,20 @@ async def test_what_the_caller_has_just_said_counts_before_it_is_written_down(si
         await call.until(lambda: {"subtype": "conversation_closed"} in call.happenings())
     assert "task_refused" not in [happened["subtype"] for happened in call.happenings()]
     assert call.happenings()[-2]["reason"] == "caller_hung_up"
+
+
+async def a_date_was_read(site: Site) -> None:
+    """What the engine loads for its first date takes a busy machine longer than words are waited for."""
+    ids = {"conversationId": "earlier", "contactId": "earlier"}
+    start = {"flowId": FLOW_ID, "tag": "prod", "channel": "phone"}
+    words = {"messageId": "1", "ts": "2026-11-20T09:00:00Z", "type": "message", "src": "user"}
+    async with httpx.AsyncClient(base_url=f"{site.engine_url}/v1", timeout=30) as http:
+        (await http.post("/handle-new-contact", json={**ids, **start})).raise_for_status()
+        said = {**ids, **words, "body": "Vorrei il 4 dicembre alle 10 e mezza"}
+        (await http.post("/handle-utterance", json=said)).raise_for_status()
+        async with asyncio.timeout(60):
+            while "-12-04" not in (await http.get("/memory/earlier")).text:
+                await asyncio.sleep(0.1)
 
 
 async def test_a_caller_who_says_nothing_is_asked_and_then_told_goodbye(site: Site) -> None:  # V2, F40
