@@ -130,6 +130,7 @@ class RtpStream(asyncio.DatagramProtocol):
         self._last_number = 0
         self._event: int | None = None
         self._waiting = bytearray()
+        self._played = 0
         self._marks: deque[tuple[int, str]] = deque()
         self._sent = secrets.randbits(16)
         self._source = secrets.randbits(32)
@@ -153,13 +154,13 @@ class RtpStream(asyncio.DatagramProtocol):
 
     def mark(self, name: str) -> None:
         """Have `name` reached when all that was to be played before has been sent."""
-        self._marks.append((len(self._waiting), name))
+        self._marks.append((self._played + len(self._waiting), name))
         self._reach(0)
 
     def clear(self) -> None:
+        thrown_away = len(self._waiting)
         self._waiting.clear()
-        self._marks = deque((0, name) for _, name in self._marks)
-        self._reach(0)
+        self._reach(thrown_away)
 
     async def speak(self) -> None:
         """Send a packet every 20 ms, by the clock: one that is late makes none of the next late."""
@@ -180,9 +181,9 @@ class RtpStream(asyncio.DatagramProtocol):
             due = max(due + PACKET_S, loop.time() - 5 * PACKET_S)
             await asyncio.sleep(due - loop.time())
 
-    def _reach(self, sent: int) -> None:
-        self._marks = deque((max(0, left - sent), name) for left, name in self._marks)
-        while self._marks and self._marks[0][0] == 0:
+    def _reach(self, further: int) -> None:
+        self._played += further
+        while self._marks and self._marks[0][0] <= self._played:
             self._reached(self._marks.popleft()[1])
 
     def _bridge_gap(self) -> None:
