@@ -9,7 +9,6 @@
 """
 
 import asyncio
-import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from channels.http_tools.http_calls import masked_url
 from channels.retries import GIVEN_UP_AFTER_S, MOST_WAITING, Retries
+from channels.voice.manager.directory import write_private
 from flow_engine.ports.outbound import OutboundFailed, OutboundRefused, OutboundReply, OutboundSender
 
 log: Any = structlog.get_logger("flow_engine.voice")
@@ -98,13 +98,7 @@ class Deliveries:
             return
         try:
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            unfinished = self._directory / f"{delivery.key}.part"
-            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(delivery.model_dump_json().encode())
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.rename(self._directory / f"{delivery.key}.json")
+            write_private(self._directory / f"{delivery.key}.json", delivery.model_dump_json().encode())
         except OSError as error:
             log.error("delivery_not_kept", reason=error.strerror, **delivery.log_fields)
 
