@@ -111,11 +111,14 @@ class VoiceAnswering:
             self._plan, parts.carrier, transfer=parts.carrier.transfer, open_recorder=self._open_recorder
         )
 
-    def resume(self) -> None:
-        """Go on with the requests that an earlier process of the agent could not deliver."""
+    async def begin(self) -> None:
+        """Before the first call. Go on with the requests that an earlier process of the agent could not
+        deliver."""
         waiting = self._deliveries.resume()
         if waiting:
             log.info("deliveries_resumed", waiting=waiting)
+        if self._flow is not None:
+            await self._flow.prepare()
 
     def answer(self) -> WSListener:
         return self._bridge.line_socket()
@@ -301,7 +304,7 @@ async def voice_agent(
     if settings.voice_spool is not None:
         recording.open_directory(settings.voice_spool, "requests")
     first = answering(loaded.config)
-    first.resume()
+    await first.begin()
     changing = ChangingServer(loaded.digest, first, reloaded)
     app = voice_app(settings, carrier, changing, counting, sip_calls, changing=changing)
     try:

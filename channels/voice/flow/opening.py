@@ -1,6 +1,7 @@
 """From an agent's config with `session.mode: flow` to the handlers of its calls."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
@@ -19,6 +20,8 @@ from channels.voice.flow import call_handler, engine_sync, task_context
 from channels.voice.recording import RecordedTransport, Side
 from flow_engine.ports.outbound import OutboundSender
 from flow_engine.values import JsonValue
+
+PREPARED_WITHIN_S = 20.0
 
 
 class FlowCalls:
@@ -53,6 +56,14 @@ class FlowCalls:
         self._approval = approval
         self._notices = notices
         self._tool_lists = ToolListCache()
+
+    async def prepare(self) -> None:
+        """Have the engine list its tools, within some seconds: what it loads for its first message would keep
+        the first caller waiting. Never raises: of an engine that is away they are asked for in each call."""
+        servers = McpConnections(self._allow, self._trusted, answer_within_s=PREPARED_WITHIN_S)
+        with suppress(McpFailed):
+            self._tool_lists.listed(self._engine.mcp_url, await servers.tools(self._engine.mcp_url))
+        await servers.aclose()
 
     def open_call(
         self,

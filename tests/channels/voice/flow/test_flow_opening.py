@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -59,6 +60,7 @@ def test_a_config_says_how_its_flow_is_started() -> None:
 
 async def test_what_the_caller_says_and_the_model_stores_is_in_the_next_prompt(engine_url: str) -> None:
     calls, controls = calls_of(engine_url), RecordingControls()
+    await calls.prepare()
     handler = calls.handler(caller(), controls)
     settings = await handler.open()
     assert isinstance(settings, SessionSettings)
@@ -82,6 +84,25 @@ async def test_what_the_caller_says_and_the_model_stores_is_in_the_next_prompt(e
     assert controls.told[-1] == ("transfer", OPERATOR)
     await handler.ended(Ending(True, "transferred", 30.0, ()))
     await calls.aclose()
+
+
+async def test_the_engine_lists_its_tools_before_the_first_call(engine_url: str) -> None:  # V2
+    async def asked() -> str:
+        async with httpx2.AsyncClient() as http:
+            lines = (await http.get(f"{engine_url}/metrics")).text.splitlines()
+        return next((line for line in lines if 'requests_total{method="POST",route="/mcp"' in line), "")
+
+    calls = calls_of(engine_url)
+    await calls.prepare()
+    before = await asked()
+    assert before
+    handler = calls.handler(replace(caller(), call_id="call-2"), RecordingControls())
+    settings = await handler.open()
+    await handler.ended(Ending(True, "caller_hung_up", 1.0, ()))
+    await calls.aclose()
+    assert isinstance(settings, SessionSettings)
+    assert "set_memory" in [tool["name"] for tool in settings.tools]
+    assert await asked() == before
 
 
 async def test_a_recorded_call_shows_the_engine_its_key() -> None:  # V15

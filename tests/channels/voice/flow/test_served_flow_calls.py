@@ -65,6 +65,8 @@ BOOKS_A_CARDIOGRAM = Script(
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with running_site(tmp_path_factory.mktemp("site")) as running:
+        metrics = httpx.get(f"{running.engine_url}/metrics").text
+        assert 'route="/mcp",status="200"' in metrics  # asked for its tools before the first call
         yield running
 
 
