@@ -371,8 +371,8 @@ class Call:
         self._output.mark_rest()
         self.counts.used(event.usage)
         if event.status in ("failed", "incomplete"):
-            code = f"response_{event.status}"
-            self._hooks.notice(events.ModelError(code, event.reason or "no reason given"))
+            why = event.reason or "no reason given"
+            self._hooks.notice(events.ModelError(f"response_{event.status}", why))
             if was_active and not (self._termination.is_under_way or event.response_id in self._silenced):
                 self._responses.failed(self._clock())
         else:

@@ -7,18 +7,7 @@ from flow_engine.values import JsonValue
 
 DEFAULT_VOICE = "sage"
 # Configs outlive voices: an unknown one is replaced, not refused.
-VOICES = (
-    "alloy",
-    "ash",
-    "ballad",
-    "cedar",
-    "coral",
-    "echo",
-    "marin",
-    "sage",
-    "shimmer",
-    "verse",
-)
+VOICES = ("alloy", "ash", "ballad", "cedar", "coral", "echo", "marin", "sage", "shimmer", "verse")
 
 
 def read_voice(value: JsonValue) -> str | CustomVoice | None:

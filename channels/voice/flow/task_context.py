@@ -45,15 +45,9 @@ class FlowStart:
     def target(self, routing: replies.Routing | None) -> str | None:
         """Where a HUM task transfers the call to, a phone number or SIP address: the first agent, then skill,
         then optional skill that has one, then the one for everything else. None where there is none."""
-        names = (
-            ()
-            if routing is None
-            else (
-                *routing.agent_ids,
-                *routing.agent_skills,
-                *routing.agent_optional_skills,
-            )
-        )
+        if routing is None:
+            return self.transfer_to
+        names = (*routing.agent_ids, *routing.agent_skills, *routing.agent_optional_skills)
         return next((self.transfers[name] for name in names if name in self.transfers), self.transfer_to)
 
 
@@ -262,11 +256,8 @@ def _turn_detection(base: TurnDetection, vad: replies.VadSettings | None) -> Tur
     """Both are thresholds from 0 to 1; seconds become milliseconds."""
     if vad is None:
         return base
-    threshold, silence_s, padding_s = (
-        vad.activation_threshold,
-        vad.min_silence_duration,
-        vad.prefix_padding_duration,
-    )
+    threshold, silence_s = vad.activation_threshold, vad.min_silence_duration
+    padding_s = vad.prefix_padding_duration
     return TurnDetection(
         base.threshold if threshold is None else min(max(threshold, 0.0), 1.0),
         base.silence_duration_ms if silence_s is None else round(max(silence_s, 0.0) * 1000),

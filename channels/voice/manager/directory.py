@@ -107,8 +107,8 @@ def locked_directory(path: Path, wait_s: float) -> Generator[Directory]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """All of it or nothing, also if the power fails, by a draft `.part` beside it. Readable by the owner only.
-    Raises OSError."""
+    """All of it or nothing, also if the power fails: a draft `.part` comes before it. Readable by the owner
+    only. Raises OSError."""
     draft = path.with_suffix(".part")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -43,10 +43,7 @@ def sip_call(call_id: str, headers: Sequence[tuple[str, str]]) -> SipCall:
     first: dict[str, str] = {}
     for name, value in headers:
         first.setdefault(name.strip().lower(), value.strip())
-    caller, called = (
-        call_control.address_in(first.get("from", "")),
-        call_control.address_in(first.get("to", "")),
-    )
+    caller, called = (call_control.address_in(first.get(name, "")) for name in ("from", "to"))
     is_private = first.get("privacy", "none").lower() not in ("", "none")
     asserted = (
         call_control.caller_number(address)

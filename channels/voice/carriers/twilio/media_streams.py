@@ -46,12 +46,9 @@ def _media(message: frames.Object) -> events.CallerAudio | None:
 
 def _start(message: frames.Object) -> events.StreamStarted:
     start = frames.part(message, "start")
-    encoding = frames.part(start, "mediaFormat")
-    if (encoding.get("encoding"), encoding.get("sampleRate"), encoding.get("channels", 1)) != (
-        "audio/x-mulaw",
-        8000,
-        1,
-    ):
+    used = frames.part(start, "mediaFormat")
+    audio = used.get("encoding"), used.get("sampleRate"), used.get("channels", 1)
+    if audio != ("audio/x-mulaw", 8000, 1):
         raise frames.Malformed("a stream that is not audio/x-mulaw at 8000 Hz with one channel")
     parameters = frames.optional_part(start, "customParameters")
     return events.StreamStarted(
