@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from channels.voice import bridge as bridge_module
+from channels.voice import model_connection
+from channels.voice.model_connection import Patience
 from channels.voice.testing.fake_realtime import FakeRealtime, Fault
 from channels.voice.testing.fake_twilio import FakeTwilioCall
 from channels.voice.testing.script import Reaction, Say, Script
@@ -101,7 +103,10 @@ async def test_nobody_at_the_models_address_ends_the_call_within_3_seconds() -> 
         assert book.asked == ["open", "closed"]
 
 
-async def test_a_model_that_stays_away_after_a_loss_ends_the_call_once() -> None:  # V12
+async def test_a_model_that_stays_away_after_a_loss_ends_the_call_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # V12
+    monkeypatch.setattr(model_connection, "LONGER", Patience(5.0, (0.5,), 10.5))
     book = Book()
     faults = [Fault("drop", after_events=8), Fault("refuse"), Fault("refuse")]
     async with FakeRealtime(TALKATIVE, faults=faults) as model, bridged(book, model.url) as bridge:
