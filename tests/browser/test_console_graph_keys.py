@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 
 from tests.browser.console import IN_A_BROWSER, opened_console
 from tests.browser.test_console_canvas import drawn
+from tests.browser.test_console_late import Held
 from tests.browser.test_console_narrow import FOCUSED_IS_SEEN
 
 pytestmark = IN_A_BROWSER
@@ -69,6 +70,24 @@ def test_tab_leads_from_what_is_chosen_to_its_panel_and_escape_back(tmp_path: Pa
         console.was_clean()
 
 
+def test_a_task_that_moves_behind_its_panel_on_a_slow_machine_is_brought_into_sight(tmp_path: Path) -> None:
+    with opened_console(tmp_path) as console:
+        page = console.page
+        slow = page.context.new_cdp_session(page)
+        slow.send("Emulation.setCPUThrottlingRate", {"rate": 6})
+        engine = Held(page, "**/assets/elk-worker*")
+        drawn(console)
+        page.keyboard.press("Tab")  # from here on the keyboard leads
+        task = page.locator(".react-flow__node[data-id=supervised]")
+        task.press("Enter")
+        expect(page.get_by_role("region", name="supervised")).to_be_visible()
+        before = task.get_attribute("style") or ""
+        engine.let_go()
+        expect(task).not_to_have_attribute("style", before)
+        page.wait_for_function(FOCUSED_IS_SEEN)
+        console.was_clean()
+
+
 def test_a_task_is_made_named_connected_and_deleted_where_the_focus_is(tmp_path: Path) -> None:
     with opened_console(tmp_path) as console:
         drawn(console)
@@ -100,9 +119,9 @@ BESIDE_ALL = """() => {
     const [one, ...others] = [...document.querySelectorAll(".task-node")]
         .sort((each, other) => other.matches(".selected") - each.matches(".selected"))
         .map(each => each.getBoundingClientRect())
-    const panel = document.querySelector(".task-panel").getBoundingClientRect()
+    const panel = document.querySelector(".task-panel")?.getBoundingClientRect()
     const beside = (each, other) => each.right <= other.left || each.bottom <= other.top
-    return one.right < panel.left && others.every(other => beside(one, other) || beside(other, one))
+    return one.right < panel?.left && others.every(other => beside(one, other) || beside(other, one))
 }"""
 
 

@@ -188,7 +188,7 @@ function Drawing(props: CanvasProps): ReactNode {
   useEffect(() => {
     const drawing = requestAnimationFrame(uncover);
     return () => cancelAnimationFrame(drawing);
-  }, [uncover, shown.selected, positions]);
+  }, [uncover, shown.selected, nodes]);
 
   const add = (): void => {
     const id = freeName("task", new Set(tasksOf(document).flatMap((task) => [task._id, nameOf(task)])));
