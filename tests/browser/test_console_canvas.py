@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -247,8 +248,8 @@ def without_names() -> dict[str, Any]:
 
 BESIDE_ITS_PANEL = """() => {
     const [task, panel] = [".task-node.selected", ".task-panel"].map(
-        each => document.querySelector(each).getBoundingClientRect())
-    return panel.left - (task.left + task.right) / 2 > 100
+        each => document.querySelector(each)?.getBoundingClientRect())
+    return panel?.left - (task?.left + task?.right) / 2 > 100
 }"""
 
 
@@ -443,10 +444,13 @@ def test_undo_goes_through_what_was_drawn_and_what_was_typed(tmp_path: Path) -> 
         page.keyboard.press("Control+Enter")
         page.keyboard.press("Control+z")
         assert written(page) == before
+        now = datetime.now(tz=UTC)
+        page.clock.set_fixed_time(now)  # however long a slow machine takes for a key
         page.keyboard.press("Control+Home")
         page.keyboard.type("never")
         page.keyboard.press("ArrowLeft")  # what is typed after the cursor was elsewhere is another step
         page.keyboard.press("ArrowRight")
+        page.clock.set_fixed_time(now + timedelta(milliseconds=100))
         page.keyboard.type(" goes on")
         assert written(page).startswith("never goes on{")
         graph.click()
