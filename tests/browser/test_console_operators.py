@@ -97,7 +97,7 @@ def test_a_conversation_is_opened_rewound_taken_over_forked_and_erased(
 
         console.open("/conversations/conv-1")
         page.get_by_role("button", name="Take over").click()
-        expect(page.get_by_text("A person: taken_over")).to_be_visible()
+        expect(page.get_by_text("A person: took over")).to_be_visible()
         page.get_by_role("button", name="Release to the AI").click()
         expect(page.get_by_text("A person: released")).to_be_visible()
 

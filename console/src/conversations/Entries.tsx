@@ -3,7 +3,7 @@ import { memo, type ReactNode, type RefCallback, useCallback, useEffect, useRef,
 import { OF_THE_DAY, SECONDS, useMoment, useText } from "../i18n";
 import { useSeen } from "../shell/seen";
 import { momentQuery } from "./queries";
-import { type Step, shown } from "./timeline";
+import { type HumanOutcome, type Step, shown } from "./timeline";
 
 const SIGNS: Readonly<Record<Step["kind"], string>> = {
   started: "▶",
@@ -190,7 +190,7 @@ function useTitle(step: Step): string {
     case "values":
       return step.op === "extraction" ? say("stepHeard") : say("stepTool", { who: step.by });
     case "human":
-      return say("stepHuman", { outcome: subject });
+      return say("stepHuman", { outcome: say(`did_${subject as HumanOutcome}`) });
     case "ended":
       return say("stepEnded");
     case "forked":

@@ -136,6 +136,7 @@ export function spansOf(numbers: readonly number[], most = 12): string {
   return [...told, ...(spans.length > most ? ["…"] : [])].join(", ");
 }
 
+export type HumanOutcome = Schemas["HandleHumanTask"]["outcome"];
 export type HumanMove = "taken_over" | "released" | "connected" | "completed" | "failed";
 
 /** What a person can report now, by the status of the human part: of a transfer, or of a supervision. */

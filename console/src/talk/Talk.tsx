@@ -1,4 +1,5 @@
 import { type ReactNode, useEffect, useId, useRef, useState } from "react";
+import type { HumanOutcome } from "../conversations/timeline";
 import type { VersionDocument } from "../flows/document";
 import { useText } from "../i18n";
 import { Badge, Button, Field } from "../shell/kit";
@@ -139,26 +140,30 @@ function LineShown({ line: { action } }: { readonly line: Line }): ReactNode {
 }
 
 function Done({ action }: { readonly action: Line["action"] }): ReactNode {
+  const told = useTold(action);
+  if (action.kind === "utterance") return <p className={`talk-said ${action.by}`}>{action.text}</p>;
+  return <p className="talk-event">{told}</p>;
+}
+
+function useTold(action: Line["action"]): string {
   const say = useText("talk");
+  const sayOf = useText("conversations");
+  const outcome = action.outcome as HumanOutcome | null;
   switch (action.kind) {
-    case "utterance":
-      return <p className={`talk-said ${action.by}`}>{action.text}</p>;
     case "change_task":
-      return <p className="talk-event">{say("changed", { task: action.task ?? "" })}</p>;
+      return say("changed", { task: action.task ?? "" });
     case "memory":
-      return <p className="talk-event">{say("remembered", { names: action.variables.join(", ") })}</p>;
+      return say("remembered", { names: action.variables.join(", ") });
     case "contact":
-      return <p className="talk-event">{say("contactBegan")}</p>;
+      return say("contactBegan");
     case "human_task":
-      return action.outcome === "waiting" ? (
-        <p className="talk-event">{say("waits", { text: action.text ?? "" })}</p>
-      ) : (
-        <p className="talk-event">{say("human", { outcome: action.outcome ?? "" })}</p>
-      );
+      return outcome === "waiting" || outcome === null
+        ? say("waits", { text: action.text ?? "" })
+        : sayOf("stepHuman", { outcome: sayOf(`did_${outcome}`) });
     case "end_contact":
-      return <p className="talk-event">{say("contactEnded")}</p>;
+      return say("contactEnded");
     default:
-      return <p className="talk-event">{action.kind}</p>;
+      return action.kind;
   }
 }
 

@@ -24,7 +24,6 @@ export const talk = {
   contactBegan: "The contact began",
   contactEnded: "The contact ended",
   waits: "Waits for a person: {text}",
-  human: "A person: {outcome}",
   written: "What the AI wants to say",
   putBefore: "Put before a person",
   nextTasks: "Next tasks ({count})",
