@@ -15,7 +15,7 @@ export const publishing: Translation<typeof english> = {
   newTag: "Etiqueta nueva",
   tagName: "Etiqueta",
   tagHint: "Letras, cifras, puntos, guiones: prod, staging.",
-  tagTaken: "“{tag}” ya existe: promuévala en su tarjeta.",
+  tagTaken: "«{tag}» ya existe: promuévala en su tarjeta.",
   promote: "Promover",
   promoteTag: "Promover a {tag}",
   promoteIntro:

@@ -12,7 +12,7 @@ export const flows: Translation<typeof english> = {
   campaignHint: "I flussi di una campagna stanno insieme.",
   search: "Cerca flussi",
   noneFound: "Nessun flusso corrisponde a «{text}».",
-  tags: "Etichette",
+  tags: "Tag",
   noTags: "non pubblicato",
   changed: "Ultima modifica",
   changedBy: "{when} da {who}",
@@ -97,10 +97,10 @@ export const flows: Translation<typeof english> = {
   draftSaved: "Bozza salvata",
   published: "Pubblicato",
   publishText:
-    "Salva una versione eseguibile e vi punta un'etichetta. Le conversazioni in corso restano sulla loro.",
+    "Salva una versione eseguibile e vi punta un tag. Le conversazioni in corso restano sulla loro.",
   publishErrors: { one: "Prima va corretto {count} errore.", other: "Prima vanno corretti {count} errori." },
-  tag: "Etichetta",
-  tagHint: "Gli agenti iniziano le conversazioni da un'etichetta; di solito «latest».",
+  tag: "Tag",
+  tagHint: "Gli agenti iniziano le conversazioni da un tag; di solito «latest».",
   notSaved: "Non salvato",
   meanwhile: "Qualcuno ha salvato nel frattempo",
   meanwhileText:

@@ -6,7 +6,7 @@ export const shell: Translation<typeof english> = {
   navigation: "Principale",
   flows: "Flussi",
   conversations: "Conversazioni",
-  operations: "Operazioni",
+  operations: "Esercizio",
   skip: "Vai al contenuto",
   language: "Lingua",
   theme: "Aspetto",
