@@ -12,22 +12,23 @@ import {
   useRef,
   useState,
 } from "react";
-import { Link, useBlocker, useNavigate, useParams } from "react-router";
+import { useBlocker, useNavigate, useParams } from "react-router";
 import { useMoment, useText } from "../i18n";
-import { flowAddress, versionAddress } from "../shell/addresses";
+import { versionAddress } from "../shell/addresses";
 import { Boundary } from "../shell/ErrorBoundary";
 import { fetched } from "../shell/fetched";
-import { Badge, Button, Dialog, PageHead } from "../shell/kit";
+import { Badge, Button, Dialog } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, Loading, NotYet, ScopeMissing } from "../shell/states";
 import { Simulations } from "../talk/Simulations";
 import { Talk } from "../talk/Talk";
 import { segmentsOf, taskAt, taskById, type VersionDocument } from "./document";
 import { edit, isDirty, opened } from "./editor";
+import { FlowHead } from "./FlowHead";
 import { onlyWay } from "./graph";
 import { Problems } from "./Problems";
 import { FOR_NOBODY } from "./PromptField";
-import { flowsQuery, schemaQuery, type Version, versionQuery, versionsOf, versionsQuery } from "./queries";
+import { schemaQuery, type Version, versionQuery, versionsOf, versionsQuery } from "./queries";
 import { SaveActions } from "./SaveActions";
 import { SettingsView, settingsOf } from "./SettingsView";
 import { TaskPanel } from "./TaskPanel";
@@ -58,7 +59,13 @@ export default function VersionPage(): ReactNode {
   );
   if (!enabled) return <ScopeMissing scope="designer" />;
   // Once it is open it stays: a refusal or a lost connection later must not take away what is being worked on.
-  if (document.data === undefined || versions.data === undefined) return <NotYet of={[document, versions]} />;
+  if (document.data === undefined || versions.data === undefined)
+    return (
+      <>
+        <FlowHead flowId={flowId} />
+        <NotYet of={[document, versions]} />
+      </>
+    );
   return (
     <Workbench
       key={work.begunWith}
@@ -107,7 +114,6 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   const held = readOnly || brokenText !== null;
   const verdict = useVerdict(flowId, document, brokenText, !readOnly);
   const schema = useQuery(schemaQuery("flow-version")).data;
-  const flow = useQuery(flowsQuery).data?.find((each) => each.id === flowId);
   const dirty = isDirty(state);
 
   const change = useCallback(
@@ -169,16 +175,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   return (
     <div className="workbench">
       <LeavingHeld dirty={dirty} />
-      <PageHead
-        title={flow?.name ?? flowId}
-        trail={
-          <>
-            <Link to="/flows">{say("title")}</Link> ›{" "}
-            <Link to={flowAddress(flowId)}>{flow?.name ?? flowId}</Link>
-          </>
-        }
-        intro={<VersionNote version={version} dirty={dirty} />}
-      >
+      <FlowHead flowId={flowId} intro={<VersionNote version={version} dirty={dirty} />}>
         {readOnly ? undefined : (
           <SaveActions
             base={{ flowId, versionId, version: mergedWith ?? version, madeFrom: been, known }}
@@ -201,7 +198,7 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
             }}
           />
         )}
-      </PageHead>
+      </FlowHead>
       <div className="work-columns">
         <div className="work-main">
           <Tabs.Root className="panel work-views" value={tab} onValueChange={openTab}>
@@ -316,13 +313,12 @@ function Workbench({ flowId, versionId, document: begun, versions, saved }: Work
   );
 }
 
-function VersionNote({
-  version,
-  dirty,
-}: {
+interface NoteProps {
   readonly version: Version | undefined;
   readonly dirty: boolean;
-}): ReactNode {
+}
+
+function VersionNote({ version, dirty }: NoteProps): ReactNode {
   const say = useText("flows");
   const moment = useMoment();
   return (

@@ -1,11 +1,11 @@
 import { useQuery } from "@tanstack/react-query";
 import { Tabs } from "radix-ui";
 import type { ReactNode } from "react";
-import { Link, useParams, useSearchParams } from "react-router";
+import { useParams, useSearchParams } from "react-router";
+import { FlowHead } from "../flows/FlowHead";
 import { flowsQuery, versionsOf, versionsQuery } from "../flows/queries";
 import { useText } from "../i18n";
-import { flowAddress } from "../shell/addresses";
-import { chosenInSight, PageHead } from "../shell/kit";
+import { chosenInSight } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, NotFound, NotYet, ScopeMissing } from "../shell/states";
 import { Compare } from "./Compare";
@@ -19,7 +19,6 @@ const PANES = ["tags", "compare", "replay", "migrate", "history"] as const;
 
 export default function PublishingPage(): ReactNode {
   const say = useText("publishing");
-  const sayShell = useText("shell");
   const { may } = useSession();
   const { flowId = "" } = useParams();
   const [address, setAddress] = useSearchParams();
@@ -33,14 +32,7 @@ export default function PublishingPage(): ReactNode {
   const shared = { flow, versions: versionsOf(versions.data) };
   return (
     <>
-      <PageHead
-        title={`${say("title")}: ${flow.name}`}
-        trail={
-          <>
-            <Link to="/flows">{sayShell("flows")}</Link> › <Link to={flowAddress(flowId)}>{flow.name}</Link>
-          </>
-        }
-      />
+      <FlowHead flowId={flowId} about={say("title")} />
       {shared.versions.length === 0 ? (
         <EmptyState title={say("noVersions")}>
           <p>{say("noVersionsText")}</p>
