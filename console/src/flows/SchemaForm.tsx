@@ -236,7 +236,7 @@ function ListForm({ scope, name, node, value, change }: FormProps): ReactNode {
   return (
     <section className="form-list" aria-labelledby={heading}>
       <div className="row apart">
-        <h4 id={heading}>{labelOf(name)}</h4>
+        <strong id={heading}>{labelOf(name)}</strong>
         <Button
           kind="bare"
           disabled={scope.readOnly}
