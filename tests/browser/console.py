@@ -32,6 +32,7 @@ FLAGS = [
     "--no-first-run",
 ]
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+CHECKED = "tags => axe.run(document, {runOnly: tags, rules: {'heading-order': {enabled: true}}})"
 AT_REST = "document.getAnimations().forEach((each) => each instanceof CSSTransition && each.finish())"
 
 needs_a_browser = pytest.mark.skipif(
@@ -71,17 +72,19 @@ class Console:
         self.page.goto(f"{self.base}/console{path}")
 
     def is_accessible(self) -> None:
-        """No violation of WCAG 2.2 AA that axe can see in the page at rest: halfway between two themes a
-        button's text has its colour already and its ground does not."""
+        """No violation of WCAG 2.2 AA that axe can see in the page at rest, and no level of headings left
+        out. Halfway between two themes a button's text has its colour already and its ground does not."""
         self.page.evaluate(AXE.read_text("utf-8"))
         self.page.evaluate(AT_REST)
-        found = self.page.evaluate("tags => axe.run(document, {runOnly: tags})", WCAG)
+        found = self.page.evaluate(CHECKED, WCAG)
         told = [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found["violations"]]
         assert told == [], told
 
     def picture(self, name: str) -> None:
-        """Into the docs, of the wide page, where `FLOW_ENGINE_TEST_PICTURES` asks for new ones."""
-        if os.environ.get("FLOW_ENGINE_TEST_PICTURES") and self.page.viewport_size == WIDTHS["wide"]:
+        """Into the docs, of the wide page unless it is called narrow, where `FLOW_ENGINE_TEST_PICTURES` asks
+        for new ones."""
+        width = WIDTHS["narrow" if name.endswith("narrow") else "wide"]
+        if os.environ.get("FLOW_ENGINE_TEST_PICTURES") and self.page.viewport_size == width:
             SHOTS.mkdir(exist_ok=True)
             self.page.screenshot(path=SHOTS / f"console-{name}.png")
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.console import IN_A_BROWSER, call, opened_console, published, within_its_width
@@ -57,14 +58,15 @@ def test_the_filters_of_conversations_fit_the_narrowest_screen(tmp_path: Path) -
         within_its_width(page)
 
 
-def test_the_id_of_a_call_is_read_in_the_list_on_a_tablet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [768, 360])
+def test_the_id_of_a_call_is_read_in_the_list_on_a_tablet_and_a_phone(tmp_path: Path, width: int) -> None:
     with opened_console(tmp_path) as console:
         page = console.page
         start = {"flowId": published(console.base, "clinic-v1"), "tag": "prod", "channel": "phone"}
         call_id = "CA" + "0123456789abcdef" * 2
         contact = {"conversationId": call_id, "contactId": "contact-1"}
         call(console.base, "POST", "/v1/handle-new-contact", {**contact, **start})
-        page.set_viewport_size({"width": 768, "height": 1000})
+        page.set_viewport_size({"width": width, "height": 1000})
         console.open("/conversations")
         shown = page.get_by_text(call_id)
         expect(shown).to_be_visible()
@@ -204,9 +206,13 @@ def test_a_graph_is_shown_below_its_tools_and_a_connection_shows_that_it_has_the
 def test_what_is_not_there_is_told_within_a_small_phone(tmp_path: Path) -> None:
     with opened_console(tmp_path, width="narrow") as console:
         console.open(f"/flows/{'f' * 64}/versions/v1")
-        told = console.page.get_by_role("alert")
+        page = console.page
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.get_by_role("main").get_by_role("link", name="Flows")).to_be_visible()
+        told = page.get_by_role("alert")
         expect(told).to_contain_text("ffff")
         assert told.evaluate("element => element.scrollWidth <= element.clientWidth")
+        within_its_width(page)
 
 
 def test_a_graph_on_a_small_phone(tmp_path: Path) -> None:
