@@ -61,13 +61,13 @@ async def opened(address: str, decisions: list[bool]) -> AsyncGenerator[tuple[Pa
         page = await browser.new_page()
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
         page.on("dialog", decide)
         page.set_default_timeout(WITHIN_MS)
         try:
             async with served() as origin:
+                page.on("request", lambda request: asked.append(request.url.removeprefix(origin)))
                 await page.goto(f"{origin}/?url={address}")
-                yield page, errors, [url.removeprefix(origin) for url in asked]
+                yield page, errors, asked
         finally:
             await browser.close()
 
