@@ -175,6 +175,9 @@ def test_a_tag_is_promoted_split_and_rolled_back(tmp_path: Path, width: str) -> 
             expect(page.get_by_role("tabpanel").locator("table, .state").first).to_be_visible()
             console.is_accessible()
             within_its_width(page)
+            if (pane, width) == ("latency", "wide"):
+                table = page.locator(".table-frame")
+                assert table.evaluate("frame => frame.scrollWidth <= frame.clientWidth")
             if f"operations-{pane}-{width}" in PICTURED:
                 console.picture(f"operations-{pane}-{width}")
         console.was_clean()
