@@ -1,12 +1,12 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, type ReactNode, useState } from "react";
+import { type ReactNode, useState } from "react";
 import { Link, useNavigate } from "react-router";
 import { client, reply, type Schemas } from "../api/client";
 import { runnable, versionsOf, versionsQuery } from "../flows/queries";
 import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
 import { conversationAddress } from "../shell/addresses";
-import { Badge, Button, Dialog, Field } from "../shell/kit";
+import { Badge, Button, Dialog, Field, Form } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState, Loading } from "../shell/states";
 import { momentQuery } from "./queries";
@@ -130,17 +130,15 @@ function Fork({ conversation, seq, close }: Props & { readonly close: () => void
         }),
       ),
   });
-  const submit = (event: FormEvent): void => {
-    event.preventDefault();
+  const submit = (): void =>
     fork.mutate(undefined, {
       onSuccess: (made) => {
         close();
         void navigate(conversationAddress(made.conversationId));
       },
     });
-  };
   return (
-    <form className="stack" onSubmit={submit}>
+    <Form submit={submit}>
       <p className="quiet">{say("forkIntro", { seq })}</p>
       <Field label={say("forkName")}>
         {(field) => (
@@ -155,7 +153,7 @@ function Fork({ conversation, seq, close }: Props & { readonly close: () => void
         </Button>
         <Button onClick={close}>{sayShell("cancel")}</Button>
       </div>
-    </form>
+    </Form>
   );
 }
 
@@ -266,13 +264,7 @@ function Erase({ conversation, close }: Props & { readonly close: () => void }):
     );
   }
   return (
-    <form
-      className="stack"
-      onSubmit={(event) => {
-        event.preventDefault();
-        erase.mutate();
-      }}
-    >
+    <Form submit={() => erase.mutate()}>
       <p>{say("eraseIntro")}</p>
       <Field label={say("eraseType", { id })}>
         {(field) => (
@@ -291,6 +283,6 @@ function Erase({ conversation, close }: Props & { readonly close: () => void }):
         </Button>
         <Button onClick={close}>{sayShell("cancel")}</Button>
       </div>
-    </form>
+    </Form>
   );
 }

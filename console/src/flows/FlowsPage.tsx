@@ -1,10 +1,10 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, type ReactNode, useMemo, useState } from "react";
+import { type ReactNode, useMemo, useState } from "react";
 import { Link, useNavigate } from "react-router";
 import { client, newId, reply } from "../api/client";
 import { useMoment, useText } from "../i18n";
 import { flowAddress } from "../shell/addresses";
-import { Badge, Button, Dialog, Field, PageHead } from "../shell/kit";
+import { Badge, Button, Dialog, Field, Form, PageHead } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState, Loading, ScopeMissing } from "../shell/states";
 import { type FlowRow, flowsQuery, useLiveConversations } from "./queries";
@@ -149,19 +149,15 @@ function CreateFlow({ open, close }: { readonly open: boolean; readonly close: (
     },
     onSuccess: () => void queries.invalidateQueries({ queryKey: ["flows"] }),
   });
-  const submit = (event: FormEvent): void => {
-    event.preventDefault();
-    creating.mutate(undefined, {
-      onSuccess: (made) => void navigate(flowAddress(made.id)),
-    });
-  };
+  const submit = (): void =>
+    creating.mutate(undefined, { onSuccess: (made) => void navigate(flowAddress(made.id)) });
   const shut = (): void => {
     creating.reset(); // another time it is another one
     close();
   };
   return (
     <Dialog title={say("create")} open={open} close={shut}>
-      <form className="stack" onSubmit={submit}>
+      <Form submit={submit}>
         <Field label={say("name")}>
           {(field) => (
             <input {...field} required value={name} onChange={(event) => setName(event.target.value)} />
@@ -184,7 +180,7 @@ function CreateFlow({ open, close }: { readonly open: boolean; readonly close: (
           </Button>
           <Button onClick={shut}>{sayShell("cancel")}</Button>
         </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }

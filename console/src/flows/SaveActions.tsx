@@ -1,10 +1,10 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, lazy, type ReactNode, Suspense, useEffect, useRef, useState } from "react";
+import { lazy, type ReactNode, Suspense, useEffect, useRef, useState } from "react";
 import { client, newId, reply } from "../api/client";
 import { useText } from "../i18n";
 import { Boundary } from "../shell/ErrorBoundary";
 import { fetched } from "../shell/fetched";
-import { Button, Dialog, Field } from "../shell/kit";
+import { Button, Dialog, Field, Form } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { ErrorState, Loading } from "../shell/states";
 import { sendable, type VersionDocument } from "./document";
@@ -154,10 +154,7 @@ export function SaveActions({
       setMerging(false);
     },
   });
-  const publish = (event: FormEvent): void => {
-    event.preventDefault();
-    saving.mutate({ draft: false, tag: tag.trim(), beside: false });
-  };
+  const publish = (): void => saving.mutate({ draft: false, tag: tag.trim(), beside: false });
   const conflict = saving.error instanceof Meanwhile ? saving.error : null;
   const settle = (): void => {
     setMerging(false);
@@ -185,7 +182,7 @@ export function SaveActions({
       </span>
 
       <Dialog title={say("publish")} open={publishing && conflict === null} close={unpublished}>
-        <form className="stack" onSubmit={publish}>
+        <Form submit={publish}>
           <p className="quiet">{errors > 0 ? say("publishErrors", { count: errors }) : say("publishText")}</p>
           <Field label={say("tag")} hint={say("tagHint")}>
             {(field) => (
@@ -205,7 +202,7 @@ export function SaveActions({
             </Button>
             <Button onClick={unpublished}>{sayShell("cancel")}</Button>
           </div>
-        </form>
+        </Form>
       </Dialog>
       <Dialog title={say("notSaved")} open={failed !== null && !publishing} close={settle}>
         <ErrorState error={failed} did retry={() => saving.variables && saving.mutate(saving.variables)} />

@@ -1,14 +1,6 @@
-import {
-  type FormEvent,
-  type KeyboardEvent,
-  type ReactNode,
-  useEffect,
-  useId,
-  useRef,
-  useState,
-} from "react";
+import { type KeyboardEvent, type ReactNode, useEffect, useId, useRef, useState } from "react";
 import { useText } from "../i18n";
-import { Button, Field } from "../shell/kit";
+import { Button, Field, Form } from "../shell/kit";
 import {
   changedTask,
   conditioned,
@@ -237,8 +229,7 @@ function Connections(props: ConnectionsProps): ReactNode {
   // Chosen, then connected: the arrow keys go through a list of choices one by one.
   const [chosen, choose] = useState("");
   const to = others.some((each) => each._id === chosen) ? chosen : "";
-  const connect = (event: FormEvent): void => {
-    event.preventDefault();
+  const connect = (): void => {
     if (to !== "") change(connected(document, id, to));
   };
   const own = task.connectedTasks ?? [];
@@ -248,7 +239,7 @@ function Connections(props: ConnectionsProps): ReactNode {
     <section className="connections" data-at="connectionConditions" aria-labelledby={heading}>
       <h3 id={heading}>{say("connections")}</h3>
       {own.map(form)}
-      <form className="connect" onSubmit={connect}>
+      <Form className="connect" submit={connect}>
         <Field label={say("connectTo")}>
           {(field) => (
             <select
@@ -269,7 +260,7 @@ function Connections(props: ConnectionsProps): ReactNode {
         <Button type="submit" disabled={readOnly || to === ""}>
           {say("connect")}
         </Button>
-      </form>
+      </Form>
       {everywhere.length === 0 ? null : (
         <details className="form-more">
           <summary>{say("globalConnections", { count: everywhere.length })}</summary>

@@ -1,12 +1,12 @@
 import { useMutation } from "@tanstack/react-query";
-import { type FormEvent, type ReactNode, useState } from "react";
+import { type ReactNode, useState } from "react";
 import { Link } from "react-router";
 import { client, reply } from "../api/client";
 import { runnable } from "../flows/queries";
 import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
 import { conversationAddress } from "../shell/addresses";
-import { Badge, Button, Field, type Tone } from "../shell/kit";
+import { Badge, Button, Field, Form, type Tone } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
 import { Table } from "../shell/Table";
 import { mappingOf } from "./mapping";
@@ -31,10 +31,6 @@ export function Migrate({ flow, versions: all }: OfFlow): ReactNode {
         }),
       ),
   });
-  const submit = (event: FormEvent): void => {
-    event.preventDefault();
-    migrate.mutate({ dryRun: true, pairs: mapping.pairs });
-  };
   const report = migrate.data;
   const asTried =
     report?.dryRun === true &&
@@ -46,7 +42,7 @@ export function Migrate({ flow, versions: all }: OfFlow): ReactNode {
   if (versions.length < 2) return <EmptyState title={say("nothingToMigrateTo")} />;
   return (
     <>
-      <form className="stack" onSubmit={submit}>
+      <Form submit={() => migrate.mutate({ dryRun: true, pairs: mapping.pairs })}>
         <div className="choices">
           <VersionField versions={versions} label={say("migrateFrom")} value={from} set={setFrom} />
           <VersionField versions={versions} label={say("migrateTo")} value={to} set={setTo} />
@@ -85,7 +81,7 @@ export function Migrate({ flow, versions: all }: OfFlow): ReactNode {
             </Button>
           ) : null}
         </div>
-      </form>
+      </Form>
       {migrate.isPending ? <Loading /> : null}
       <ErrorState error={migrate.error} did />
       {report === undefined ? null : report.conversations.length === 0 ? (

@@ -15,7 +15,8 @@ import { ReplayReport } from "./ReplayReport";
 import { Tags } from "./Tags";
 import "./publishing.css";
 
-const PANES = ["tags", "compare", "replay", "migrate", "history"] as const;
+const PANES = { tags: Tags, compare: Compare, replay: ReplayReport, migrate: Migrate, history: History };
+const NAMES = Object.keys(PANES) as (keyof typeof PANES)[];
 
 export default function PublishingPage(): ReactNode {
   const say = useText("publishing");
@@ -28,7 +29,7 @@ export default function PublishingPage(): ReactNode {
   if (flows.data === undefined || versions.data === undefined) return <NotYet of={[flows, versions]} />;
   const flow = flows.data.find((each) => each.id === flowId);
   if (flow === undefined) return <NotFound />;
-  const chosen = PANES.find((pane) => pane === address.get("show")) ?? "tags";
+  const chosen = NAMES.find((pane) => pane === address.get("show")) ?? "tags";
   const shared = { flow, versions: versionsOf(versions.data) };
   return (
     <>
@@ -44,27 +45,17 @@ export default function PublishingPage(): ReactNode {
           className="stack"
         >
           <Tabs.List className="tabs scrolling" aria-label={say("title")}>
-            {PANES.map((pane) => (
+            {NAMES.map((pane) => (
               <Tabs.Trigger key={pane} ref={chosenInSight} className="tab" value={pane}>
                 {say(`pane_${pane}`)}
               </Tabs.Trigger>
             ))}
           </Tabs.List>
-          <Tabs.Content value="tags" className="stack">
-            <Tags {...shared} />
-          </Tabs.Content>
-          <Tabs.Content value="compare" className="stack">
-            <Compare {...shared} />
-          </Tabs.Content>
-          <Tabs.Content value="replay" className="stack">
-            <ReplayReport {...shared} />
-          </Tabs.Content>
-          <Tabs.Content value="migrate" className="stack">
-            <Migrate {...shared} />
-          </Tabs.Content>
-          <Tabs.Content value="history" className="stack">
-            <History {...shared} />
-          </Tabs.Content>
+          {Object.entries(PANES).map(([name, Pane]) => (
+            <Tabs.Content key={name} value={name} className="stack">
+              <Pane {...shared} />
+            </Tabs.Content>
+          ))}
         </Tabs.Root>
       )}
     </>

@@ -1,12 +1,12 @@
 import { useMutation } from "@tanstack/react-query";
-import { type FormEvent, type ReactNode, useState } from "react";
+import { type ReactNode, useState } from "react";
 import { Link } from "react-router";
 import { client, reply, type Schemas } from "../api/client";
 import { ReplayedRow } from "../conversations/Actions";
 import { VersionField } from "../flows/VersionField";
 import { useText } from "../i18n";
 import { conversationAddress } from "../shell/addresses";
-import { Badge, Button, Field, NumberInput } from "../shell/kit";
+import { Badge, Button, Field, Form, NumberInput } from "../shell/kit";
 import { EmptyState, ErrorState, Loading } from "../shell/states";
 import "../conversations/conversations.css";
 import type { OfFlow } from "./parts";
@@ -41,14 +41,10 @@ export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
         }),
       ),
   });
-  const submit = (event: FormEvent): void => {
-    event.preventDefault();
-    replay.mutate();
-  };
   const report = replay.data;
   return (
     <>
-      <form className="choices" onSubmit={submit}>
+      <Form className="choices" submit={() => replay.mutate()}>
         <VersionField versions={versions} label={say("replayOn")} value={versionId} set={setVersionId} />
         <Field label={say("replayFrom")}>
           {(field) => (
@@ -65,7 +61,7 @@ export function ReplayReport({ flow, versions }: OfFlow): ReactNode {
         <Button kind="primary" type="submit" disabled={replay.isPending || tag === ""}>
           {say("replayNow")}
         </Button>
-      </form>
+      </Form>
       {replay.isPending ? <Loading /> : null}
       <ErrorState error={replay.error} did />
       {report === undefined ? null : report.conversations.length === 0 ? (

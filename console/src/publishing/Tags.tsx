@@ -1,10 +1,10 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, type ReactNode, useState } from "react";
+import { type ReactNode, useState } from "react";
 import { client, reply, type Schemas } from "../api/client";
 import { runnable, shortId } from "../flows/queries";
 import { useVersionName, VersionField, VersionLink } from "../flows/VersionField";
 import { useMoment, useText } from "../i18n";
-import { Badge, Button, Dialog, Field, NumberInput } from "../shell/kit";
+import { Badge, Button, Dialog, Field, Form, NumberInput } from "../shell/kit";
 import { useSession } from "../shell/Session";
 import { EmptyState, ErrorState } from "../shell/states";
 import { historyQuery } from "./History";
@@ -121,12 +121,9 @@ function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close
   const [versionId, setVersionId] = useState(versions[0]?.versionId ?? "");
   const taken = tag === null && flow.tags.some((each) => each.tag === name.trim());
   const put = usePutTag(flow.id);
-  const submit = (event: FormEvent): void => {
-    event.preventDefault();
-    put.mutate({ tag: name.trim(), versionId }, { onSuccess: close });
-  };
+  const submit = (): void => put.mutate({ tag: name.trim(), versionId }, { onSuccess: close });
   return (
-    <form className="stack" onSubmit={submit}>
+    <Form submit={submit}>
       {tag === null ? (
         <Field
           label={say("tagName")}
@@ -148,7 +145,7 @@ function Promote(props: OfFlow & { readonly tag: TagReply | null; readonly close
         </Button>
         <Button onClick={close}>{sayShell("cancel")}</Button>
       </div>
-    </form>
+    </Form>
   );
 }
 
@@ -196,14 +193,13 @@ function SplitForm({ flow, versions, tag, close }: OfTag & { readonly close: () 
   const put = usePutTag(flow.id);
   const change = (index: number, part: Partial<Side>): void =>
     setSides(sides.map((side, each) => (each === index ? { ...side, ...part } : side)));
-  const submit = (event: FormEvent): void => {
-    event.preventDefault();
+  const submit = (): void => {
     const guard = guarded ? { guard: { metric, worseBy, minimum } } : {};
     put.mutate({ tag: tag.tag, split: [...sides], ...guard }, { onSuccess: close });
   };
   const shares = sharesOf(sides);
   return (
-    <form className="stack" onSubmit={submit}>
+    <Form submit={submit}>
       <p className="quiet">{say("splitIntro")}</p>
       {sides.map((side, index) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: a side is known by its place
@@ -280,6 +276,6 @@ function SplitForm({ flow, versions, tag, close }: OfTag & { readonly close: () 
         </Button>
         <Button onClick={close}>{sayShell("cancel")}</Button>
       </div>
-    </form>
+    </Form>
   );
 }

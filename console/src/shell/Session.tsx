@@ -1,19 +1,10 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import {
-  createContext,
-  type FormEvent,
-  type ReactNode,
-  useContext,
-  useEffect,
-  useMemo,
-  useRef,
-  useState,
-} from "react";
+import { createContext, type ReactNode, useContext, useEffect, useMemo, useRef, useState } from "react";
 import { Refused, whenKeyExpires } from "../api/client";
 import { ROOT } from "../api/early";
 import { forgetKey, type Scope, takeKey, type Who, who } from "../api/session";
 import { useText } from "../i18n";
-import { Button, Covered, Field } from "./kit";
+import { Button, Covered, Field, Form } from "./kit";
 import { ErrorState, NotYet } from "./states";
 
 interface SignedIn {
@@ -104,8 +95,7 @@ function SignIn({
       if (had?.closest("#content")) had.focus();
     };
   }, []);
-  const submit = async (event: FormEvent): Promise<void> => {
-    event.preventDefault();
+  const submit = async (): Promise<void> => {
     // No header can carry it, so no key has it: to send it would look like a lost connection.
     const unsendable = /[^\x20-\x7e\xa0-\xff]/.test(key.trim());
     setImpossible(unsendable);
@@ -124,7 +114,7 @@ function SignIn({
   const refused = impossible || (failure instanceof Refused && failure.status === 401);
   return (
     <main className="sign-in">
-      <form className="card" onSubmit={(event) => void submit(event)}>
+      <Form className="card" submit={() => void submit()}>
         <h1>{say("product")}</h1>
         <p className="quiet">{expired ? say("keyExpired") : say("signInIntro")}</p>
         <Field label={say("apiKey")} {...(refused ? { error: say("keyRefused") } : {})}>
@@ -148,7 +138,7 @@ function SignIn({
         <Button kind="primary" type="submit" disabled={asking}>
           {say("signIn")}
         </Button>
-      </form>
+      </Form>
     </main>
   );
 }

@@ -2,6 +2,8 @@
 import {
   type ButtonHTMLAttributes,
   createContext,
+  type FormEvent,
+  type FormHTMLAttributes,
   type InputHTMLAttributes,
   type ReactNode,
   useContext,
@@ -34,6 +36,17 @@ export function Button({
       {...rest}
     />
   );
+}
+
+type FormProps = Omit<FormHTMLAttributes<HTMLFormElement>, "onSubmit"> & { readonly submit: () => void };
+
+/** What is typed in it goes where the page sends it: the browser does not load another page. */
+export function Form({ submit, ...rest }: FormProps): ReactNode {
+  const sent = (event: FormEvent): void => {
+    event.preventDefault();
+    submit();
+  };
+  return <form className="stack" {...rest} onSubmit={sent} />;
 }
 
 interface FieldControl {

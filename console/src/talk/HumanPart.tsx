@@ -1,8 +1,8 @@
-import { type FormEvent, type ReactNode, useState } from "react";
+import { type ReactNode, useState } from "react";
 import { humanMoves } from "../conversations/timeline";
 import { WaitingText } from "../conversations/WaitingText";
 import { useText } from "../i18n";
-import { Button } from "../shell/kit";
+import { Button, Form } from "../shell/kit";
 import type { Try, Turn } from "./tries";
 
 interface Props {
@@ -69,13 +69,12 @@ interface TextFormProps {
 /** One text, which stays until it has arrived. */
 export function TextForm({ label, action, kind, busy, send, children }: TextFormProps): ReactNode {
   const [text, setText] = useState("");
-  const submit = (event: FormEvent): void => {
-    event.preventDefault();
+  const submit = (): void => {
     if (text.trim() === "" || busy) return;
     send(text.trim(), () => setText(""));
   };
   return (
-    <form className="talk-form" onSubmit={submit}>
+    <Form className="talk-form" submit={submit}>
       <input
         aria-label={label}
         placeholder={label}
@@ -88,6 +87,6 @@ export function TextForm({ label, action, kind, busy, send, children }: TextForm
         {action}
       </Button>
       {children}
-    </form>
+    </Form>
   );
 }
