@@ -51,9 +51,7 @@ export default function VersionPage(): ReactNode {
   const saved = useCallback(
     (made: string) => {
       setWork((before) => ({ ...before, versions: new Set([...before.versions, made]) }));
-      void navigate(versionAddress(flowId, made), {
-        replace: true,
-      });
+      void navigate(versionAddress(flowId, made), { replace: true });
     },
     [flowId, navigate],
   );

@@ -70,8 +70,7 @@ interface TextFormProps {
 export function TextForm({ label, action, kind, busy, send, children }: TextFormProps): ReactNode {
   const [text, setText] = useState("");
   const submit = (): void => {
-    if (text.trim() === "" || busy) return;
-    send(text.trim(), () => setText(""));
+    if (text.trim() !== "" && !busy) send(text.trim(), () => setText(""));
   };
   return (
     <Form className="talk-form" submit={submit}>
