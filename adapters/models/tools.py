@@ -43,9 +43,12 @@ def strictest(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def shortened(answer: JsonValue) -> JsonValue:
-    """What a model gets of what a stranger answers: of a long one, as text, the first `MOST_RESULT_CHARS`."""
+    """What a model gets of what a tool answers: of a long one, as text, the first `MOST_RESULT_CHARS`, and
+    that there was more."""
     text = answer if isinstance(answer, str) else to_json(answer).decode()
-    return answer if len(text) <= MOST_RESULT_CHARS else text[:MOST_RESULT_CHARS]
+    if len(text) <= MOST_RESULT_CHARS:
+        return answer
+    return f"{text[:MOST_RESULT_CHARS]}… (cut: the first {MOST_RESULT_CHARS:,} of {len(text):,} characters)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,4 +191,4 @@ class ToolRegistry:
             if isinstance(error, TimeoutError) and deadline.expired():
                 return {"error": f"no result within {tool.timeout_s:g} s"}
             _log.warning("tool_failed", tool=tool.spec.name, exception=type(error).__name__)
-            return {"error": str(error) or type(error).__name__}
+            return {"error": shortened(str(error)) or type(error).__name__}

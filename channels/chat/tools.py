@@ -88,12 +88,13 @@ def _tool_of(
     except PydanticUserError as error:
         raise TypeError(f"tool {name!r}: {error}") from error
 
+    is_async = inspect.iscoroutinefunction(function)
+    called: Callable[..., Awaitable[object]] = function if is_async else partial(asyncio.to_thread, function)
+
     async def run(arguments: Arguments) -> object:
         read = model.model_validate(dict(arguments))
         values = {field: getattr(read, field) for field in fields}
-        if inspect.iscoroutinefunction(function):
-            return await cast("Awaitable[object]", function(**values))
-        return await asyncio.to_thread(function, **values)
+        return shortened(cast("JsonValue", await called(**values)))
 
     return Tool(ToolSpec(name, description, schema), run, timeout_s, approval)
 

@@ -10,6 +10,7 @@ import pytest
 
 from adapters.models.loop import MAX_ITERATIONS
 from adapters.models.scripted import CallsTools, Says, Step
+from adapters.models.tools import MOST_RESULT_CHARS
 from channels.chat import tool
 from channels.chat.answer import MOST_SHOWN
 from channels.chat.tools import McpSource, load_tools
@@ -27,7 +28,7 @@ BELT = "tests.channels.chat.toolbelt"
 ROW: dict[str, Any] = {
     "name": "clerk",
     "description": "Adds numbers and pays amounts.",
-    "tools": ["add", "pay", "wipe", "breaks", "sleeps", "reads"],
+    "tools": ["add", "pay", "wipe", "breaks", "sleeps", "reads", "rejects"],
 }
 
 
@@ -98,6 +99,16 @@ async def test_what_is_shown_of_a_long_result_is_shortened_and_the_model_gets_al
             shown = client.of("m-1", "action")[-1]["content"]["result"]
             told = next(m.content for m in chat.model.requests[-1].messages if m.role == "tool")
             assert (shown[-1], len(shown), told.count("x")) == ("…", MOST_SHOWN + 1, 20_000)
+
+
+@pytest.mark.parametrize("name", ["reads", "rejects"])
+async def test_a_result_without_end_is_cut_for_the_model_which_is_told_so(
+    tmp_path: Path, name: str
+) -> None:  # C11
+    _, (told,), _, run = await answered(tmp_path, calls(name, length=2_000_000))
+    assert told.count("x") == MOST_RESULT_CHARS
+    assert "(cut: the first 50,000 of 2,000,000 characters)" in told
+    assert len(orjson.dumps(run["tool_calls_log"])) < MOST_RESULT_CHARS + 1_000
 
 
 async def test_an_agent_that_never_comes_to_an_end_is_stopped_and_says_so(tmp_path: Path) -> None:  # C13

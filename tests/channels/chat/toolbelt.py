@@ -43,6 +43,12 @@ async def sleeps() -> str:
 
 
 @tool
-def reads() -> str:
+def reads(length: int = 20_000) -> str:
     """Reads a long page."""
-    return "x" * 20_000
+    return "x" * length
+
+
+@tool
+def rejects(length: int) -> None:
+    """Says at length why it does not."""
+    raise ValueError("x" * length)

@@ -103,13 +103,15 @@ class TestAnswers:
         answer = shortened(model_answer(CallToolResult(content=parts, structured_content={"a": 1})))
         assert isinstance(answer, str)
         assert answer.startswith("one\nx")
-        assert len(answer) == MOST_RESULT_CHARS
+        shown, _, told = answer.rpartition("…")
+        assert (len(shown), told) == (MOST_RESULT_CHARS, " (cut: the first 50,000 of 50,004 characters)")
 
     @pytest.mark.parametrize("length", [1, MOST_RESULT_CHARS - 11, MOST_RESULT_CHARS - 10, 1_000_000])
     def test_data_are_cut_as_their_text(self, length: int) -> None:
         data = model_answer(CallToolResult(content=[], structured_content={"long": "x" * length}))
         whole = f'{{"long":"{"x" * length}"}}'
-        assert shortened(data) == (data if len(whole) <= MOST_RESULT_CHARS else whole[:MOST_RESULT_CHARS])
+        cut = f"{whole[:MOST_RESULT_CHARS]}… (cut: the first 50,000 of {len(whole):,} characters)"
+        assert shortened(data) == (data if len(whole) <= MOST_RESULT_CHARS else cut)
 
     def test_without_text_the_data_is(self) -> None:
         assert model_answer(CallToolResult(content=[], structured_content={"a": 1})) == {"a": 1}

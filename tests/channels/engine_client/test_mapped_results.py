@@ -89,7 +89,8 @@ async def test_all_of_a_long_answer_is_looked_into_and_its_beginning_is_the_mode
     text = orjson.dumps(answer).decode()
     async with open_scene(mapped()) as scene:
         shown, memory = await found(scene, text if as_text else answer)
-        assert (shown, memory["var_number"].value) == (text[:MOST_RESULT_CHARS], 3)
+        told = f"{text[:MOST_RESULT_CHARS]}… (cut: the first 50,000 of {len(text):,} characters)"
+        assert (shown, memory["var_number"].value) == (told, 3)
 
 
 def test_an_integer_beyond_64_bits_keeps_its_digits_as_text() -> None:

@@ -192,7 +192,9 @@ class TestTheAnswer:
         long: JsonValue = {"rows": ["x" * 100] * 1_000, "count": 1_000}
         call = Call({"t": get(store_in_ctx={"n": "$.count"})}, {f"{API}/x": [reply(long)]})
         answer = await call.run("t")
-        assert answer == json.dumps(long, separators=(",", ":"))[:MOST_RESULT_CHARS]
+        text = json.dumps(long, separators=(",", ":"))
+        told = f"{text[:MOST_RESULT_CHARS]}… (cut: the first 50,000 of {len(text):,} characters)"
+        assert answer == told
         assert call.context.ctx["n"] == 1_000
 
     async def test_of_a_failure_is_what_the_config_says(self) -> None:  # V6
