@@ -32,6 +32,7 @@ from channels.chat.rows import profile_rows
 from channels.chat.sessions import Sessions, SessionStore
 from channels.chat.settings import ChatSettings
 from channels.chat.table import AgentTable
+from channels.chat.thoughts import WithoutThoughts
 from channels.chat.tokens import Tokens
 from channels.chat.tools import McpSource, ToolSources, load_tools, mcp_urls
 from channels.engine_client.client import EngineClient, engine_http
@@ -40,6 +41,7 @@ from channels.engine_client.mcp_tools import McpConnections
 from flow_engine.errors import CallTheOperator, CorrectTheInput
 from flow_engine.ports.chat import ChatBus
 from flow_engine.ports.clock import Clock, SystemClock
+from flow_engine.ports.models import LanguageModel
 from flow_engine.ports.telemetry import Tracing, Untraced
 from flow_engine.values import utc_text
 from memory.call_budget import RedisCallBudget
@@ -93,12 +95,18 @@ async def chat_service(
         table = AgentTable(records_of(database, "ai_agents"), clock, sources, profiles=profiles)
         accounts = accounts_of(database, clock, observer)
         stack.push_async_callback(accounts.aclose)
-        policy = _tool_rules(chat.chat_tool_rules)
+        policy, thoughtless = _tool_rules(chat.chat_tool_rules), WithoutThoughts(model)
         served = _tenants_of_flows(authenticator, chat)
-        flows = _flow_agents(settings, chat, model, accounts, policy, served, stack)
-        orchestrator = Orchestrator(chat, model if settings.llm_model else None)
+        flows = _flow_agents(settings, chat, thoughtless, accounts, policy, served, stack)
+        orchestrator = Orchestrator(chat, thoughtless if settings.llm_model else None)
         answering = Answering(
-            AgentLoader(table, model), orchestrator, sources, accounts, flows, policy, chat.chat_confirm_s
+            AgentLoader(table, thoughtless),
+            orchestrator,
+            sources,
+            accounts,
+            flows,
+            policy,
+            chat.chat_confirm_s,
         )
         sessions = Sessions(
             store, bus, answering, flows, idle_s=chat.chat_idle_s, observer=observer, tracing=tracing
@@ -256,7 +264,7 @@ def _tenants_of_flows(authenticator: Authenticator, chat: ChatSettings) -> froze
 def _flow_agents(
     settings: Settings,
     chat: ChatSettings,
-    model: ConnectedModel,
+    model: LanguageModel,
     accounts: Accounts,
     policy: ToolRules,
     tenants: Collection[str],

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import structlog
@@ -30,7 +30,6 @@ from channels.chat.inheritance import Effective, effective
 from channels.chat.router import IntentRouter
 from channels.chat.rows import ORCHESTRATOR, AgentRow, StoredRow
 from channels.chat.table import AgentTable
-from channels.chat.thoughts import ThoughtFilter, without_thoughts
 from channels.engine_client.replies import LlmSettings
 from flow_engine.documents.findings import breaches_of
 from flow_engine.ports import models
@@ -158,8 +157,8 @@ class ChatAgent:
         self._model = model
 
     def model(self, run: Run) -> FunctionModel:
-        """The model as pydantic-ai asks it; each call is noted in `run`. Thoughts are taken out of its text,
-        and calls of tools have arguments that are an object."""
+        """The model as pydantic-ai asks it; each call is noted in `run`. Calls of tools have arguments that
+        are an object."""
         row = self.row
 
         async def answer(
@@ -196,16 +195,15 @@ class ChatAgent:
 async def shown(
     model: models.LanguageModel, request: models.LLMRequest, run: Run, *, hidden: bool = False
 ) -> models.LLMAnswer:
-    """The answer without thoughts, whose text was shown as one paragraph while it came, unless it is
-    `hidden`; the call is noted in `run`. Raises ModelFailed, LeaseLost, RetryLater."""
-    thoughts, began, begun = ThoughtFilter(), time.monotonic(), False
+    """The answer, whose text was shown as one paragraph while it came, unless it is `hidden`; the call is
+    noted in `run`. Raises ModelFailed, LeaseLost, RetryLater."""
+    began, begun = time.monotonic(), False
     answer: models.LLMAnswer | None = None
     try:
         async with aclosing(model.stream(request)) as events:
             async for event in events:
-                if isinstance(event, models.TextDelta) and (text := thoughts.feed(event.text)):
-                    if not hidden:
-                        await run.frames.dialogue(text, begins=not begun)
+                if isinstance(event, models.TextDelta) and not hidden:
+                    await run.frames.dialogue(event.text, begins=not begun)
                     begun = True
                 elif isinstance(event, models.LLMAnswer):
                     answer = event
@@ -214,11 +212,9 @@ async def shown(
         raise
     finally:
         run.uses.append(use_of(answer, request.model, began))
-    if (rest := thoughts.finish()) and not hidden:
-        await run.frames.dialogue(rest, begins=not begun)
     if answer is None:
         raise models.ModelFailed("unusable_answer", "the stream ended without an answer")
-    return replace(answer, message=replace(answer.message, content=without_thoughts(answer.text)))
+    return answer
 
 
 def turns(messages: Sequence[ai_messages.ModelMessage]) -> list[models.Message]:

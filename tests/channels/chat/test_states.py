@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from adapters.models.scripted import CallsTools, Fails, Says, Step
+from adapters.models.scripted import CallsTools, Endless, Fails, Says, Step
 from flow_engine.ports.models import LLMRequest, ToolCall
 from tests.channels.chat.harness import ORDERS, WEATHER, running_chat
 
@@ -236,6 +236,22 @@ async def test_thoughts_never_leave_the_server(tmp_path: Path) -> None:  # C3
             assert client.text("m-1") == "Sunny <3."
             assert "rain" not in orjson.dumps(client.frames).decode()
             assert "thinking" not in {frame.get("state") for frame in client.frames}
+
+
+async def test_a_thought_that_nothing_opens_is_held_once_the_model_is_known_to_have_such(
+    tmp_path: Path,
+) -> None:  # C3
+    unopened, cut = "They want <b>rain</b>.\n</think>\n\nSunny <3.", Endless("They want rain. ")
+    script = [Says(unopened), Says(unopened), cut, Says("It is sunny."), Says("It is sunny.")]
+    async with running_chat(tmp_path, script) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            await client.say("m-1", "What is the weather in Rome?")
+            await client.say("m-2", "What is the weather in Rome?")
+            assert (client.text("m-2"), len(client.of("m-2", "dialogue"))) == ("Sunny <3.", 1)
+            await client.say("m-3", "What is the weather in Rome?")
+            assert client.text("m-3") == "It is sunny."  # asked again, since it never came to its answer
+            assert "</think>" not in orjson.dumps(client.frames).decode()
 
 
 async def test_parameters_of_the_row_reach_the_model(tmp_path: Path) -> None:  # C1, C5
