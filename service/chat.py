@@ -95,18 +95,12 @@ async def chat_service(
         table = AgentTable(records_of(database, "ai_agents"), clock, sources, profiles=profiles)
         accounts = accounts_of(database, clock, observer)
         stack.push_async_callback(accounts.aclose)
-        policy, thoughtless = _tool_rules(chat.chat_tool_rules), WithoutThoughts(model)
+        policy, plain = _tool_rules(chat.chat_tool_rules), WithoutThoughts(model)
         served = _tenants_of_flows(authenticator, chat)
-        flows = _flow_agents(settings, chat, thoughtless, accounts, policy, served, stack)
-        orchestrator = Orchestrator(chat, thoughtless if settings.llm_model else None)
+        flows = _flow_agents(settings, chat, plain, accounts, policy, served, stack)
+        orchestrator = Orchestrator(chat, plain if settings.llm_model else None)
         answering = Answering(
-            AgentLoader(table, thoughtless),
-            orchestrator,
-            sources,
-            accounts,
-            flows,
-            policy,
-            chat.chat_confirm_s,
+            AgentLoader(table, plain), orchestrator, sources, accounts, flows, policy, chat.chat_confirm_s
         )
         sessions = Sessions(
             store, bus, answering, flows, idle_s=chat.chat_idle_s, observer=observer, tracing=tracing
