@@ -200,6 +200,8 @@ async def _exchange(
                 typer.secho(f"[{content['code']}: {content['message']}]", fg="red")
             case "state" if content["event"] == "approval":
                 typer.secho(f"[{content['message']}]", dim=True)
+            case "state" if content.get("cut"):
+                typer.secho("\n[cut at the token limit]", dim=True)
             case _:
                 pass
         if frame["final"] and not as_json:

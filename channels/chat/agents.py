@@ -214,6 +214,7 @@ async def shown(
         run.uses.append(use_of(answer, request.model, began))
     if answer is None:
         raise models.ModelFailed("unusable_answer", "the stream ended without an answer")
+    run.frames.is_cut = answer.finish_reason == "length"
     return answer
 
 

@@ -176,6 +176,7 @@ class AnswerFrames:
         self._holder = holder
         self.agent = agent
         self.confidence: float | None = None
+        self.is_cut = False
         self.text = ""
         self.closing = ""
         self.final_state: State | None = None
@@ -230,11 +231,12 @@ class AnswerFrames:
         await self._send("error", "refused", {"code": code, "message": message})
 
     async def finish(self, state: FinalState, content: Mapping[str, JsonValue] | None = None) -> None:
-        """The last frame, unless there was one: exactly one of an answer is final. Raises LeaseLost,
-        RetryLater."""
+        """The last frame, unless there was one: exactly one of an answer is final. It tells where the text
+        stops at the token limit. Raises LeaseLost, RetryLater."""
         if self.closing:
             await self._send("dialogue", state, self.closing, final=True)
-        await self._send("state", state, dict(content or {"event": "answered"}), final=True)
+        cut = {"cut": True} if self.is_cut else {}
+        await self._send("state", state, {**(content or {"event": "answered"}), **cut}, final=True)
 
     async def aclose(self) -> None:
         """Pieces that are not in the log yet stay out of it."""

@@ -254,6 +254,16 @@ async def test_a_thought_that_nothing_opens_is_held_once_the_model_is_known_to_h
             assert "</think>" not in orjson.dumps(client.frames).decode()
 
 
+async def test_an_answer_that_stops_at_the_token_limit_says_so(tmp_path: Path) -> None:  # C13
+    async with running_chat(tmp_path, [Endless(), Says("Sunny.")]) as chat:
+        await chat.add(WEATHER)
+        async with chat.client() as client:
+            cut = await client.say("m-1", "What is the weather in Rome?")
+            assert (cut["state"], cut["content"]) == ("done", {"event": "answered", "cut": True})
+            whole = await client.say("m-2", "What is the weather in Rome?")
+            assert (whole["state"], whole["content"]) == ("done", {"event": "answered"})
+
+
 async def test_parameters_of_the_row_reach_the_model(tmp_path: Path) -> None:  # C1, C5
     row: dict[str, Any] = {**WEATHER, "temperature": 0.9, "top_p": 0.5, "num_ctx": 8192, "model": "ollama:q"}
     async with running_chat(tmp_path) as chat:
