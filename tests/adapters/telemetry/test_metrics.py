@@ -16,13 +16,14 @@ from prometheus_client import CollectorRegistry, Metric
 
 from adapters.models.scripted import Answers, Fails
 from api.gateway import Metrics
+from channels.mail.metrics import MailMetrics
 from channels.voice.metrics import Counting
 from flow_engine.errors import RetryLater
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.jobs import DueJob, Job
 from memory.keys import JOBS_KEY, PROCESSES_KEY, due_score
 from memory.operations import OwnProcess
-from service.observing import COUNTED, Watch, own_observer
+from service.observing import CHAT_COUNTED, COUNTED, CountingObserver, Watch, own_observer
 from tests.adapters.telemetry.watched import Watched, watched
 from tests.api.harness import T0, clinic, entry, over_many_contacts
 from tests.api.test_migrations import renamed
@@ -370,7 +371,9 @@ class TestDashboard:
 
 class TestAlerts:
     def test_every_rule_names_only_metrics_and_labels_that_exist(self) -> None:  # F36
-        known = exported(registry_of_serve(), Counting().registry) | {"up": set()}
+        chat = CountingObserver(CollectorRegistry(), CHAT_COUNTED).registry
+        mail = MailMetrics(CollectorRegistry()).registry
+        known = exported(registry_of_serve(), Counting().registry, chat, mail) | {"up": set()}
         for rule in alert_rules():
             names = metrics_named(rule["expr"], known)
             kept = set(re.findall(r"\w+", " ".join(re.findall(r"\bby \(([^)]*)\)", rule["expr"]))))
@@ -385,6 +388,14 @@ class TestAlerts:
             assert rule["labels"] in ({"severity": "critical"}, {"severity": "warning"})
             assert re.fullmatch(r"\d+[mh]", rule["for"])
             assert rule["annotations"]["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
+
+    def test_the_chat_and_the_mail_agent_have_their_own(self) -> None:  # F36
+        named = " ".join(rule["expr"] for rule in alert_rules())
+        config = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text(encoding="utf-8"))
+        scraped = {group["labels"]["process"] for group in config["scrape_configs"][0]["static_configs"]}
+        for program in ("chat", "mail", "voice"):
+            assert f"flow_engine_{program}_" in named
+            assert program in scraped
 
     def test_prometheus_loads_them_and_sets_the_labels_that_they_name(self) -> None:
         config = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text(encoding="utf-8"))
