@@ -1,7 +1,7 @@
-"""Reading what models write: objects out of texts, arguments of tool calls, and the answer as a whole."""
+"""Reading what models write: objects out of texts, tool calls, and the answer as a whole."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
 import orjson
@@ -83,6 +83,15 @@ def decoded_object(text: str) -> dict[str, JsonValue]:
     if not isinstance(value, dict):
         raise ModelFailed("unusable_answer", f"expected an object, the answer is a {type(value).__name__}")
     return cast("dict[str, JsonValue]", value)
+
+
+def with_tool_names(messages: Sequence[Message]) -> Iterator[tuple[Message, str]]:
+    """Each message, a tool's with the name of its tool, from the last call of that id before it: the ids
+    begin anew with each answer. Else an empty one."""
+    names: dict[str, str] = {}
+    for message in messages:
+        names |= {call.id: call.name for call in message.tool_calls}
+        yield message, names.get(message.tool_call_id or "", "")
 
 
 def tool_arguments(written: object) -> Mapping[str, JsonValue]:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import httpx2
 import orjson
 
-from adapters.models.answers import finished_answer, longest_answer, tool_arguments
+from adapters.models.answers import finished_answer, longest_answer, tool_arguments, with_tool_names
 from adapters.models.openai_stream import function_tools, reason_of, retry_after_s
 from adapters.models.providers import Endpoint
 from flow_engine.ports import models
@@ -121,17 +121,13 @@ def _body(model: str, request: models.LLMRequest) -> dict[str, Any]:
 
 
 def _messages(messages: Sequence[models.Message]) -> Iterator[dict[str, Any]]:
-    """A tool's message has the name of the tool, from the last call of that id: the ids begin anew with each
-    answer."""
-    names: dict[str, str] = {}
-    for message in messages:
+    for message, tool_name in with_tool_names(messages):
         written: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.tool_calls:
-            names |= {call.id: call.name for call in message.tool_calls}
             written["tool_calls"] = [
                 {"function": {"name": call.name, "arguments": dict(call.arguments)}}
                 for call in message.tool_calls
             ]
         if message.tool_call_id is not None:
-            written["tool_name"] = names.get(message.tool_call_id, "")
+            written["tool_name"] = tool_name
         yield written

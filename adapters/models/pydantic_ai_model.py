@@ -83,10 +83,7 @@ class PydanticAiModel:
             async with AsyncExitStack() as stack:
                 deadline = self._deadline()
                 async with asyncio.timeout_at(deadline):
-                    # A tool's message gets the tool's name from the call that it answers.
-                    calls = [call for message in request.messages for call in message.tool_calls]
-                    names = {call.id: call.name for call in calls}
-                    turns = [_model_message(message, names) for message in request.messages]
+                    turns = [_model_message(*named) for named in answers.with_tool_names(request.messages)]
                     settings, parameters = self._settings(request, model), _parameters(request, model)
                     asking = model_request_stream(
                         model, turns, model_settings=settings, model_request_parameters=parameters
@@ -195,8 +192,12 @@ class _Received:
     def answer(
         self, request: models.LLMRequest, response: messages.ModelResponse, name: str
     ) -> models.LLMAnswer:
+        written = (response.provider_details or {}).get("finish_reason")  # as the server has it
         answers.check_end(response.finish_reason)
-        answers.check_end((response.provider_details or {}).get("finish_reason"))  # as the server wrote it
+        answers.check_end(written)
+        # Where none was written pydantic-ai makes one up: some servers of one's own never write it.
+        if written is None and not self.cut and not name.startswith("local:"):
+            raise models.ModelFailed("unreachable", "the stream ended too early")
         called = [part for part in response.parts if isinstance(part, messages.ToolCallPart)]
         text, structured = "".join(self.texts), request.output_schema is not None
         if structured and called:
@@ -270,15 +271,14 @@ def _parameters(request: models.LLMRequest, model: VendorModel) -> ModelRequestP
     return ModelRequestParameters(output_mode="tool", output_tools=[tool], allow_text_output=False)
 
 
-def _model_message(message: models.Message, tool_names: Mapping[str, str]) -> messages.ModelMessage:
+def _model_message(message: models.Message, tool_name: str) -> messages.ModelMessage:
     match message.role:
         case "system":
             return messages.ModelRequest(parts=[messages.SystemPromptPart(message.content)])
         case "user":
             return messages.ModelRequest(parts=[messages.UserPromptPart(message.content)])
         case "tool":
-            call_id = message.tool_call_id or ""
-            part = messages.ToolReturnPart(tool_names.get(call_id, ""), message.content, call_id)
+            part = messages.ToolReturnPart(tool_name, message.content, message.tool_call_id or "")
             return messages.ModelRequest(parts=[part])
         case "assistant":
             calls = [
@@ -297,6 +297,8 @@ def _failures_translated() -> Generator[None]:
         raise models.ModelFailed("not_configured", str(error)) from None
     except (TimeoutError, httpx2.ReadTimeout):  # either may be first where nothing comes
         raise models.ModelFailed("timeout", "no complete answer in time") from None
+    except (AttributeError, TypeError) as error:  # pydantic-ai's, of an event that is none of the protocol
+        raise models.ModelFailed("unusable_answer", type(error).__name__) from error
     except (exceptions.AgentRunError, exceptions.UserError) as error:
         detail, wait = type(error).__name__, None
         if isinstance(error, exceptions.ModelHTTPError):

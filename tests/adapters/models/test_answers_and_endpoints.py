@@ -17,6 +17,7 @@ from adapters.models.answers import (
     finished_answer,
     longest_answer,
     tool_arguments,
+    with_tool_names,
 )
 from adapters.models.providers import Endpoint, configured_name, endpoint_of, model_names
 from flow_engine.ports.models import LLMAnswer, LLMRequest, Message, ModelFailed, ToolCall, ToolSpec
@@ -100,6 +101,13 @@ class TestWholeAnswers:
     @pytest.mark.parametrize(("characters", "tokens"), [(0, 0), (1, 1), (4, 1), (5, 2), (400, 100)])
     def test_tokens_are_estimated_upwards(self, characters: int, tokens: int) -> None:
         assert estimated_tokens(characters) == tokens
+
+
+def test_a_tool_s_message_has_the_name_of_the_call_before_it_where_ids_repeat() -> None:  # M8
+    calls = [Message("assistant", "", tool_calls=(ToolCall("call-1", name, {}),)) for name in "ab"]
+    result = Message("tool", "1", tool_call_id="call-1")
+    named = with_tool_names([calls[0], result, calls[1], result, Message("tool", "1", tool_call_id="x")])
+    assert [name for message, name in named if message.role == "tool"] == ["a", "b", ""]
 
 
 class TestObjects:

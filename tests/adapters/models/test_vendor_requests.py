@@ -135,6 +135,30 @@ async def test_a_shown_stream_of_any_server_is_read_or_refused(body: Malformed, 
 
 
 @pytest.mark.parametrize(
+    ("name", "body", "outcome"),
+    [
+        ("vllm:m", stream_of(delta("stop", content="It rains.")), "It rains."),
+        ("vllm:m", stream_of(delta(content="It ")), "unreachable"),
+        ("vllm:m", stream_of(delta(content="It "), {"object": "error", "code": 500}), "unreachable"),
+        ("vllm:m", stream_of({"object": "error", "message": "no", "code": 500}), "unreachable"),
+        ("vllm:m", stream_of(delta("stop", content="It"), {"usage": [1]}), "unusable_answer"),
+        ("vllm:m", stream_of(["no"]), "unusable_answer"),
+        ("local:m", stream_of(delta(content="It rains.")), "It rains."),
+    ],
+)
+async def test_an_answer_that_nobody_watches_is_whole_or_a_failure(
+    name: str, body: Malformed, outcome: str
+) -> None:  # W6
+    find = ToolSpec("find", "Finds things.", {"type": "object", "properties": {}})
+    async with FakeOpenAI([body]).running() as server, vendor(server, name) as model:
+        try:
+            found: str = (await ask(model, replace(call(), tools=[find]))).text
+        except ModelFailed as failed:
+            found = failed.reason
+    assert found == outcome
+
+
+@pytest.mark.parametrize(
     "parts",
     [
         [{"id": "a", "function": {"name": "find", "arguments": '{"q"'}}, {"function": {"arguments": ": 1}"}}],
