@@ -13,10 +13,12 @@ import structlog
 from adapters.models.prices import price
 from channels.chat.agents import ModelUse
 from channels.chat.decisions import Decision
+from channels.chat.frames import AnswerFrames
 from flow_engine.errors import CallTheOperator, RetryLater
 from flow_engine.outages import Outage
 from flow_engine.ports.chat import SessionRef
 from flow_engine.ports.clock import Clock
+from flow_engine.ports.models import ModelFailed
 from flow_engine.ports.records import Record, RecordStore, position_at
 from flow_engine.ports.telemetry import Observer, Unobserved
 from flow_engine.values import JsonValue, utc_text
@@ -105,6 +107,21 @@ class Accounts:
         await self._kept(ref, [(self._runs, record), *calls])
         self._observer.count("chat_runs", status=run.status)
         self._observer.count("chat_tool_calls", len(run.tool_calls_log))
+
+    @asynccontextmanager
+    async def running(self, ref: SessionRef, run: AgentRun, frames: AnswerFrames) -> AsyncGenerator[None]:
+        """The run is kept once this is left, with the text that was shown, and why it failed."""
+        try:
+            yield
+        except ModelFailed as failure:
+            run.status, run.error = "error", str(failure)
+            raise
+        except asyncio.CancelledError:
+            run.status = "cancelled"
+            raise
+        finally:
+            run.final_message = frames.text or None
+            await self.ran(ref, run)
 
     async def decisions(self, ref: SessionRef) -> list[Mapping[str, JsonValue]]:
         """The decisions of a session as JSON objects, oldest first; empty for an unknown one."""

@@ -9,7 +9,6 @@ not while a person talks to the user, or is being asked to.
 Every answer ends in exactly one of `clarifying`, `done`, `refused`.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -170,28 +169,17 @@ class Answering:
         run = Run(request.conversation, request.frames)
         turn = ToolTurn(request, self._policy, self._confirm_s, run)
         account = AgentRun(agent.name, request.id, tool_calls_log=turn.calls_log, uses=run.uses)
-        try:
-            await self._sources.register(
-                agent.row, turn.registry, {"agent": agent.name, "session": request.ref.session_id}
-            )
-            final = await self._talked(request, agent, run, turn)
-        except UsageLimitExceeded:
-            account.status = "max_iterations"
-            await request.frames.error("max_iterations", phrase("too_long", request.state.language))
-            final = "refused"
-        except (ModelFailed, AgentRunError) as error:
-            failure = run.failure or error
-            account.status, account.error = "error", str(failure)
-            if isinstance(failure, ModelFailed):
-                raise failure from failure.__cause__
-            raise ModelFailed("unusable_answer", str(failure)) from error
-        except asyncio.CancelledError:
-            account.status = "cancelled"
-            raise
-        finally:
-            account.final_message = request.frames.text or None
-            await self._accounts.ran(request.ref, account)
-        return final
+        async with self._accounts.running(request.ref, account, request.frames):
+            try:
+                log_fields = {"agent": agent.name, "session": request.ref.session_id}
+                await self._sources.register(agent.row, turn.registry, log_fields)
+                return await self._talked(request, agent, run, turn)
+            except UsageLimitExceeded:
+                account.status = "max_iterations"
+                await request.frames.error("max_iterations", phrase("too_long", request.state.language))
+                return "refused"
+            except AgentRunError as error:
+                raise (run.failure or ModelFailed("unusable_answer", str(error))) from error
 
     async def _talked(self, request: AnswerRequest, agent: ChatAgent, run: Run, turn: ToolTurn) -> FinalState:
         result = await agent.agent.run(

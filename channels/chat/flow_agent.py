@@ -10,7 +10,6 @@ A contact is named by the message that began it, so that a repetition starts no 
 conversation is the engine's: whoever works on the session next asks the engine for it.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -132,25 +131,17 @@ class FlowAgents:
         run = agents.Run(request.conversation, request.frames)
         turn = ToolTurn(request, self._policy, self._confirm_s, run)
         account = AgentRun(agent.name, request.id, tool_calls_log=turn.calls_log, uses=run.uses)
-        try:
-            async with self._talking(request, agent, run, turn) as talk:
-                return await self._answered(talk)
-        except EngineError as error:
-            log.warning("flow_unavailable", reason=str(error))
-            account.status, account.error = "error", str(error)
-            if isinstance(error, StateConflict | RequestRefused):
-                state.flow = None
-            await request.frames.error("flow_unavailable", phrase("no_flow", state.language))
-            return "refused"
-        except models.ModelFailed as failure:
-            account.status, account.error = "error", str(failure)
-            raise
-        except asyncio.CancelledError:
-            account.status = "cancelled"
-            raise
-        finally:
-            account.final_message = request.frames.text or None
-            await self._accounts.ran(request.ref, account)
+        async with self._accounts.running(request.ref, account, request.frames):
+            try:
+                async with self._talking(request, agent, run, turn) as talk:
+                    return await self._answered(talk)
+            except EngineError as error:
+                log.warning("flow_unavailable", reason=str(error))
+                account.status, account.error = "error", str(error)
+                if isinstance(error, StateConflict | RequestRefused):
+                    state.flow = None
+                await request.frames.error("flow_unavailable", phrase("no_flow", state.language))
+                return "refused"
 
     async def keeps_user(self, ref: SessionRef, state: SessionState, agent: agents.ChatAgent) -> bool:
         """Whether a person talks to the user, or is being asked to: then the user does not break out. Where
