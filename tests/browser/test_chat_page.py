@@ -131,6 +131,19 @@ async def test_the_page_plays_the_whole_desk(
 
 
 @pytest.mark.skipif(not CHROMIUM and not os.environ.get("CI"), reason="chromium is not installed")
+async def test_the_page_begins_anew_where_its_session_is_gone(tmp_path: Path) -> None:  # C12
+    async with (
+        running_chat(tmp_path) as chat,
+        opened(f"ws://127.0.0.1:{chat.port}", []) as (page, _, _),
+    ):
+        await page.wait_for_function("session !== null")
+        await page.evaluate("session = 's-gone'; socket.close()")
+        await page.locator("p.note", has_text="no such session").wait_for()
+        await page.wait_for_function("session !== null && session !== 's-gone'")
+        await say(page, "hello there", "smalltalk_agent: done", "")
+
+
+@pytest.mark.skipif(not CHROMIUM and not os.environ.get("CI"), reason="chromium is not installed")
 async def test_the_page_says_that_a_person_reads_the_answer(tmp_path: Path) -> None:  # C12, C15
     with running_service(tmp_path / "engine") as engine_url:
         async with httpx.AsyncClient(base_url=engine_url) as engine:
