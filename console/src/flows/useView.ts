@@ -46,10 +46,13 @@ export function useView({ frame, better, wanted, active, seen }: ViewProps) {
   useEffect(() => {
     if (before !== null) void flow.setViewport(before.viewport);
   }, [before, flow]);
+  const begun = useRef(Promise.resolve());
   // biome-ignore lint/correctness/useExhaustiveDependencies: with their better places it begins anew
   useEffect(() => {
-    if (lookedAround.current) return;
-    void flow.fitView(FIT).then(() => {
+    // One after the other: two that are under way have one promise, and the second's whole comes after the first task.
+    begun.current = begun.current.then(async () => {
+      if (lookedAround.current) return;
+      await flow.fitView(FIT);
       const first = flow.getNodes().find((node) => node.data.first)?.position;
       if (lookedAround.current || first === undefined || flow.getZoom() >= READABLE) return;
       const middle = (frame.current?.clientHeight ?? 0) / 2;
