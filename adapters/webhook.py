@@ -21,6 +21,7 @@ ANSWER_WITHIN_S = 5.0
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 60.0
 _LONGEST_REST = timedelta(seconds=LONGEST_REST_S)
+_MOST_HUNG_UP = 1_000
 
 log: Any = structlog.get_logger("flow_engine.reporting")
 
@@ -28,7 +29,8 @@ log: Any = structlog.get_logger("flow_engine.reporting")
 class Webhook:
     """One per process. When nobody answers it rests, 1 to 60 s and ever longer, for all conversations: a dead
     address then costs one attempt now and then instead of one for every event. An answer of whatever status
-    ends the rest, and is about its own event only."""
+    ends the rest, and is about its own event only; so is the next silence at an event, where others were
+    answered since the last one."""
 
     def __init__(self, caller: outbound.OutboundSender, url: str, secret: str, clock: Clock) -> None:
         self._caller = caller
@@ -37,11 +39,13 @@ class Webhook:
         self._clock = clock
         self._failures = 0
         self._rests_until: datetime | None = None
+        self._answers = 0
+        self._hung_up: dict[dialogue.ConversationRef, int] = {}  # at its event, after so many answers
 
     async def send(self, conversation: dialogue.ConversationRef, event: bytes) -> None:
         """Returns once the event, a JSON object, was taken: any 2xx that is whole within 5 seconds, whatever
         its body. Raises ReceiverAway with the moment (UTC) until which it rests, or ReceiverRefused for any
-        other status."""
+        other status, and for silence at this event alone."""
         now = self._clock.now()
         if (rest := self._rest_at(now)) is not None:
             raise delivery.ReceiverAway(rest)
@@ -66,8 +70,9 @@ class Webhook:
         except outbound.UnusableAnswer as unusable:
             status = unusable.status
         except outbound.OutboundFailed as failed:
-            raise self._away(str(failed)) from failed
-        self._failures, self._rests_until = 0, None
+            raise self._unanswered(conversation, str(failed)) from failed
+        self._failures, self._rests_until, self._answers = 0, None, self._answers + 1
+        self._hung_up.pop(conversation, None)
         if not 200 <= status < 300:
             raise delivery.ReceiverRefused(f"the webhook answered with status {status}")
 
@@ -76,6 +81,17 @@ class Webhook:
         up."""
         until = self._rests_until
         return until if until is not None and timedelta() < until - now <= _LONGEST_REST else None
+
+    def _unanswered(
+        self, conversation: dialogue.ConversationRef, reason: str
+    ) -> delivery.ReceiverAway | delivery.ReceiverRefused:
+        before = self._hung_up.get(conversation, self._answers)
+        if len(self._hung_up) == _MOST_HUNG_UP:
+            self._hung_up.clear()
+        self._hung_up[conversation] = self._answers
+        if self._answers > before:
+            return delivery.ReceiverRefused(f"the webhook answers others, and not this event: {reason}")
+        return self._away(reason)
 
     def _away(self, reason: str) -> delivery.ReceiverAway:
         now = self._clock.now()

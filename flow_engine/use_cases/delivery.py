@@ -5,9 +5,10 @@
 2. An event is forgotten only after it has arrived. A process that dies in between sends it again, under
    the same `eventId`.
 3. Neither job does anything that is not found undone, so that both may run at any time.
-4. A webhook that does not answer at all is waited for, with every conversation. One that answers and does
-   not take an event, for whatever reason, is tried again as often as any job, and the job then buried. The
-   events stay queued, and later ones of that conversation with them; other conversations do not wait.
+4. A webhook that does not answer at all is waited for, with every conversation. One that answers, if only
+   others, and does not take an event, for whatever reason, is tried again as often as any job, and the job
+   then buried. The events stay queued, and later ones of that conversation with them; other conversations do
+   not wait.
 5. What a user said in a task where sensitive values are read waits until it was read, and what comes after it
    waits with it: at most 15 seconds, then a mask takes the place of its words.
 6. A tenant whose share of the stream is used up is put off, and its events stay in their outboxes.

@@ -79,15 +79,22 @@ class Scene:
     async def schedule(self, due: DueJob) -> None:
         self.scheduled.append(due)
 
-    async def happened(self, events: Sequence[bytes]) -> None:
-        await write_down(self.redis, self.conversation, events)
+    async def happened(self, events: Sequence[bytes], conversation: ConversationRef | None = None) -> None:
+        conversation = conversation or self.conversation
+        await write_down(self.redis, conversation, events)
         on = events_on(self.redis, webhook=True)
         relay = Relay(on, self.clock, self.counted, self.schedule, has_webhook=True)
-        await relay.relay(Job("relay", self.conversation))
+        await relay.relay(Job("relay", conversation))
         self.scheduled.clear()
 
     async def deliver(self) -> None:
         await self.delivery.deliver(self.job)
+
+    async def deliver_of_another(self, number: int) -> None:
+        """An event of another conversation."""
+        other = fresh_ref()
+        await self.happened(some_events(1, number), other)
+        await self.delivery.deliver(Job("deliver", other))
 
     @property
     def sent(self) -> list[str]:
@@ -158,6 +165,22 @@ class TestFailing:
         assert (await scene.waiting(), len(scene.scheduled)) == (0, 2)
         assert scene.counted.outcomes == ["taken", "away", "away", "taken", "taken", "taken"]
 
+    async def test_one_that_hangs_up_at_one_event_is_not_away(self) -> None:  # A8
+        """Once others were answered since it did so; where none was, it is away as before."""
+        scene = Scene(AWAY, TAKEN, AWAY, AWAY, TAKEN)
+        await scene.happened(some_events(1))
+        await scene.deliver()
+        scene.clock.advance(seconds=1)
+        await scene.deliver_of_another(7)
+        with pytest.raises(TryJobAgain, match="answers others, and not this event: no answer"):
+            await scene.deliver()
+        await scene.deliver()
+        assert scene.scheduled[-1] == DueJob(scene.job, scene.clock.at + timedelta(seconds=1))
+        scene.clock.advance(seconds=1)
+        await scene.deliver_of_another(8)
+        assert scene.sent == ["e0", "e7", "e0", "e0", "e8"]
+        assert scene.counted.outcomes == ["away", "taken", "refused", "away", "taken"]
+
     async def test_while_it_rests_no_conversation_troubles_it(self) -> None:
         scene = Scene(AWAY)
         await scene.happened(some_events(1))
@@ -189,13 +212,7 @@ class TestFailing:
         await scene.happened(some_events(1))
         with pytest.raises(TryJobAgain, match="status 503"):
             await scene.deliver()
-        healthy = fresh_ref()
-        await write_down(scene.redis, healthy, some_events(1, 7))
-        on = events_on(scene.redis, webhook=True)
-        await Relay(on, scene.clock, scene.counted, scene.schedule, has_webhook=True).relay(
-            Job("relay", healthy)
-        )
-        await scene.delivery.deliver(Job("deliver", healthy))
+        await scene.deliver_of_another(7)
         assert scene.sent == ["e0", "e7"]
 
     @pytest.mark.parametrize(
