@@ -14,6 +14,7 @@ from starlette.responses import Response
 from adapters.http_door import door_server, listen, origin
 from adapters.models.audit import CallLog, LoggedCalls
 from adapters.models.factory import ConnectedModel, NamedModels, build_model
+from adapters.models.thoughts import WithoutThoughts
 from adapters.models.tools import ToolRules, read_rules
 from adapters.models.wrappers import CallBudget, ProcessCallBudget
 from adapters.outbound.client import GuardedClient
@@ -32,7 +33,6 @@ from channels.chat.rows import profile_rows
 from channels.chat.sessions import Sessions, SessionStore
 from channels.chat.settings import ChatSettings
 from channels.chat.table import AgentTable
-from channels.chat.thoughts import WithoutThoughts
 from channels.chat.tokens import Tokens
 from channels.chat.tools import McpSource, ToolSources, load_tools, mcp_urls
 from channels.engine_client.client import EngineClient, engine_http

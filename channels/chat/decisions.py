@@ -14,10 +14,10 @@ from typing import Final, Literal
 
 import orjson
 
+from adapters.models.thoughts import without_thoughts
 from channels.chat.agents import Agents, ModelUse, use_of
 from channels.chat.router import DIGITS, Candidate
 from channels.chat.settings import ChatSettings
-from channels.chat.thoughts import without_thoughts
 from flow_engine.json_values import as_object
 from flow_engine.ports.dialogue import ConversationRef
 from flow_engine.ports.models import LanguageModel, LLMRequest, Message, ModelFailed, ask

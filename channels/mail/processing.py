@@ -14,6 +14,7 @@ import structlog
 
 from adapters.models import loop as tool_loops
 from adapters.models.audit import AuditedModel
+from adapters.models.thoughts import WithoutThoughts
 from adapters.models.tools import Approval, ToolRule, ToolRules, Undecided
 from channels.engine_client.approvals import is_decided
 from channels.mail import config, loading, ports, preprocessing, routing, tools
@@ -344,7 +345,8 @@ class _Work:
         """The model, with a record of each call, and the name that it is asked for by."""
         parts = self._parts
         name = None if parts.overrides_model else settings.model
-        return AuditedModel(parts.model, parts.journal, parts.clock, name=settings.model), name
+        audited = AuditedModel(parts.model, parts.journal, parts.clock, name=settings.model)
+        return WithoutThoughts(audited), name
 
     async def _asked(self, answer: models.LLMAnswer, **changes: object) -> str | None:
         """Keeps the answer and counts its tokens; the reason why the sender's runs may use no more."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapters.models.thoughts import ThoughtFilter, without_thoughts
 from channels.chat.state import (
     MOST_CHARS,
     MOST_TURNS,
@@ -20,7 +21,6 @@ from channels.chat.state import (
     item_of,
     take,
 )
-from channels.chat.thoughts import ThoughtFilter, without_thoughts
 from channels.chat.wording import breaks_out, phrase, question, refusal
 from flow_engine.errors import CallTheOperator
 

@@ -646,6 +646,15 @@ async def test_the_pipeline_labels_and_leaves_a_draft() -> None:
     assert "cs" in world.model.requests[1].messages[0].content
 
 
+@pytest.mark.parametrize("thought", ["<think>She wants medicine.</think>", "She wants medicine.</think>"])
+async def test_what_a_model_thinks_stands_in_no_draft_and_in_no_last_answer(thought: str) -> None:  # M2
+    said = Says(f"{thought}\n\nDobrý den.")
+    world = World(config(pipeline=LABELS), [FOUND, said])
+    await world.run(Subject="Léky", **TRUSTED)
+    assert world.mailbox.outbox[0][1].text.splitlines()[0] == "Dobrý den."
+    assert (await World(config(RULES), [said]).run()).final_message == "Dobrý den."
+
+
 async def test_a_pipeline_that_was_interrupted_goes_on() -> None:
     world = World(config(pipeline=LABELS), [FOUND, Says("Dobrý den.")])
     await world.run()
