@@ -144,6 +144,20 @@ async def test_the_page_begins_anew_where_its_session_is_gone(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not CHROMIUM and not os.environ.get("CI"), reason="chromium is not installed")
+async def test_what_is_said_without_a_connection_is_said_once_there_is_one(tmp_path: Path) -> None:  # C12
+    async with (
+        running_chat(tmp_path) as chat,
+        opened(f"ws://127.0.0.1:{chat.port}", []) as (page, errors, _),
+    ):
+        await page.wait_for_function("welcome")
+        await page.evaluate("socket.close()")
+        await page.wait_for_function("!welcome")
+        await say(page, "hello there", "smalltalk_agent: done", "hello there")
+        assert await page.locator("p.note").count() == 1
+        assert errors == []
+
+
+@pytest.mark.skipif(not CHROMIUM and not os.environ.get("CI"), reason="chromium is not installed")
 async def test_the_page_says_that_a_person_reads_the_answer(tmp_path: Path) -> None:  # C12, C15
     with running_service(tmp_path / "engine") as engine_url:
         async with httpx.AsyncClient(base_url=engine_url) as engine:
