@@ -298,10 +298,14 @@ class TestDocumented:
 
 
 def exported(*registries: CollectorRegistry) -> dict[str, set[str]]:
-    """The labels of each sample, by its name."""
+    """The labels of each sample, by its name, as Prometheus has them: where the scrape has one of that name,
+    the sample's own is renamed."""
     return {
         metric.name + suffix: {
-            *vars(vars(registry)["_names_to_collectors"][metric.name])["_labelnames"],
+            *(
+                f"exported_{label}" if label in OF_THE_SCRAPE else label
+                for label in vars(vars(registry)["_names_to_collectors"][metric.name])["_labelnames"]
+            ),
             *({"le"} if suffix == "_bucket" else ()),
         }
         for registry in registries
@@ -321,8 +325,9 @@ def metrics_named(expression: str, known: dict[str, set[str]]) -> set[str]:
     for name, selector in re.findall(r"(\w+)\{([^}]*)\}", bare):
         assert set(re.findall(r"\w+", selector)) <= known[name] | OF_THE_SCRAPE, expression
     of_any = set[str]().union(*(known[name] for name in names))
+    of_the_scrape = OF_THE_SCRAPE - {label.removeprefix("exported_") for label in of_any}
     for grouped in re.findall(r"\bby \(([^)]*)\)", bare):
-        assert set(re.findall(r"\w+", grouped)) <= of_any | OF_THE_SCRAPE, expression
+        assert set(re.findall(r"\w+", grouped)) <= of_any | of_the_scrape, expression
     return names
 
 
