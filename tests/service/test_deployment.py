@@ -267,8 +267,8 @@ def test_each_use_has_a_key_of_its_own(tmp_path: Path) -> None:  # A17
 
 def test_what_prometheus_scrapes_answers_it_in_the_composed_services() -> None:  # F36
     scraped = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))
-    (of_worker, _) = scraped["scrape_configs"][0]["static_configs"]
-    assert of_worker["targets"] == ["worker:9090"]
+    static = scraped["scrape_configs"][0]["static_configs"]
+    assert {"targets": ["worker:9090"], "labels": {"process": "worker"}} in static
     assert COMPOSE["worker"]["environment"].items() >= {
         ("FLOW_ENGINE_WORKER_METRICS_HOST", "0.0.0.0"),  # its own network: no port is published
         ("FLOW_ENGINE_WORKER_METRICS_PORT", 9090),
