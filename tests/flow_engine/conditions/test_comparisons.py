@@ -368,6 +368,10 @@ class TestTruth:
             ("now < '2026-03-29T00:00:00Z'", True),
             ("now + hours(1) > '2026-03-29'", False),
             ("today - days(1) == '2026-03-28'", True),
+            ("today in ['2026-03-28', '2026-03-29', tenant.absent]", True),
+            ("today in ['2026-03-28']", False),
+            ("today not in ['2026-03-28']", True),
+            ("today in ['2026-03-28', tenant.absent]", None),
         ],
     )
     def test_a_condition_reads_what_the_conversation_has(self, when: str, truth: bool | None) -> None:
