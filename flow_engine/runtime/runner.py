@@ -6,7 +6,7 @@ changes meanwhile: a step that loses its commit is simply done again on fresh st
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec import structs
@@ -200,13 +200,13 @@ class ConversationalFlowRunner(HumanPart):
             return
         heard, written = {**self.loaded.mined, **mined}, {**self.loaded.tools, **tools}
         if contested:
-            self._tell_conflicts(conflicts_of(heard, written, contested), mined.keys() | tools.keys())
+            self._tell_conflicts(conflicts_of(heard, written, contested))
         if self.flow.moves_by_itself:
             self.memory = settled(merge(heard, written), heard, written, contested)
             self.advance()
 
-    def _tell_conflicts(self, conflicts: Mapping[str, Conflict], stored: Set[str]) -> None:
-        """Those that were not there before, or came out otherwise. `stored` are ids of variables."""
+    def _tell_conflicts(self, conflicts: Mapping[str, Conflict]) -> None:
+        """Those that were not there before, or came out otherwise."""
         before = self.conflicts
         for var_id, conflict in conflicts.items():
             known, counts, other = before.get(var_id), conflict.counts, conflict.other
@@ -214,7 +214,7 @@ class ConversationalFlowRunner(HumanPart):
                 counts.value,
                 other.value,
             )
-            if same or var_id not in stored:
+            if same:
                 continue
             spec = self.flow.contested[var_id]
             hide = self.flow.sensitive.get(var_id)
