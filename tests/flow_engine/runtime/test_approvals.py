@@ -272,11 +272,14 @@ class TestWhileItWaits:
         )
         assert talk.session.task.task_id == "answers"
 
-    @pytest.mark.parametrize(("task", "code"), [("nowhere", "task_unknown"), ("answers", "already_in_task")])
+    @pytest.mark.parametrize(
+        ("task", "code"),
+        [("nowhere", "task_unknown"), ("answers", "already_in_task"), ("refund", "task_not_connected")],
+    )
     def test_what_could_never_be_entered_is_refused_as_ever(
         self, prompts: FileSystemPrompts, task: str, code: str
     ) -> None:
-        talk = answering(prompts, "waiting")
+        talk = answering(prompts, "waiting", connectedTasks=["reception"], connectionConditions={})
 
         def change(runner: ConversationalFlowRunner) -> JsonObject:
             assert not runner.change_task(task)
