@@ -264,6 +264,11 @@ def test_values_that_agree_have_one_stand_in_however_many_there_are() -> None:
     assert (first[0], first[-1]) == ("[hidden]", "[hidden] 10000")
 
 
+@pytest.mark.parametrize("spec", [None, VariableSpec("v", "v", "string")])
+def test_what_is_not_sensitive_stands_for_itself(spec: VariableSpec | None) -> None:  # journal: sensitive
+    assert [StandIns()(spec, value) for value in ("Ann", 5, None)] == ["Ann", 5, None]
+
+
 def test_of_a_value_that_several_variables_have_the_mask_of_the_flow_s_first_is_shown() -> None:
     raw = minimal_version()
     kinds = ("card", "health", "identity") * 3
