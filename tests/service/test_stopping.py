@@ -46,6 +46,7 @@ app()
 """
 INTERRUPTED_WHILE_IT_LOADS = """
 import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what is started in the background ignores it
 class Interrupted:
     def find_spec(self, name, *more):
         if name == "service.settings":
